@@ -3,12 +3,12 @@
     python bench/exact.py [--device cpu|cuda] [--random 500] [--behind 300] [--first 0] [--jobs N]
                           [--arch sm_90a|sm_80] [--full] [--list] [--no-files] [NAMES]
 
-Problems are the files of zoo/ and examples/, random ones (tests/fuzz/programs.py) and random folds
-behind products and convolutions (tests/fuzz/folds_behind.py); kernels of many are one library, and
-nothing is judged or timed. NAMES picks files, and random problems as random_216 or behind_284.
---full forbids TF32 to cuDNN, too. Of each floating result: the relative Frobenius error of ours and
-of eager against the model in float64. It is an exception if ours is surely more than 1.05 times
-eager's and more than half a rounding of its type.
+Problems are the files of zoo/ and examples/, random ones (tests/fuzz/programs.py) and random
+reductions behind products and convolutions (tests/fuzz/reductions_behind.py); kernels of many are
+one library, and nothing is judged or timed. NAMES picks files, and random problems as random_216 or
+behind_284. --full forbids TF32 to cuDNN, too. Of each floating result: the relative Frobenius error
+of ours and of eager against the model in float64. It is an exception if ours is surely more than
+1.05 times eager's and more than half a rounding of its type.
 
 The float64 model means what the model writes: `x.float()` of an integer is float64 there, and a
 cast to a half type a rounding, as the judge has it.
@@ -124,7 +124,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--random", type=int, default=500, help="models of tests/fuzz/programs.py")
-    options.add_argument("--behind", type=int, default=300, help="folds behind products")
+    options.add_argument("--behind", type=int, default=300, help="reductions behind products")
     options.add_argument("--first", type=int, default=0, help="the first seed of both")
     options.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options.add_argument("--arch", choices=("sm_80", "sm_90a"), default="sm_90a")
@@ -167,8 +167,8 @@ def main() -> int:
 
 def drawn(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Name and text of each problem."""
-    from tests.fuzz.folds_behind import behind
     from tests.fuzz.programs import program
+    from tests.fuzz.reductions_behind import behind
 
     for folder in () if given.no_files else ("zoo", "examples"):
         for path in sorted((ROOT / folder).glob("*.py")):
@@ -314,10 +314,10 @@ def in_double(model: nn.Module, inputs: Sequence[object]) -> list[torch.Tensor]:
 
 
 def _kernels(text: str) -> str:
-    """What an emitted file launches, and how it folds."""
+    """What an emitted file launches, and what it reduces."""
     launched = sorted(set(re.findall(r"return (?:fusewright::)?(run_\w+|\w+_sm\d+a?)\b", text)))
-    folds = sorted(set(re.findall(r"\bteam\.(\w+)[(<]", text)) - {"each"})
-    return " ".join([*launched, "+", *folds])
+    reductions = sorted(set(re.findall(r"\bteam\.(\w+)[(<]", text)) - {"each"})
+    return " ".join([*launched, "+", *reductions])
 
 
 # ---- where it runs -------------------------------------------------------------------------------

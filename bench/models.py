@@ -110,7 +110,7 @@ def _residual(m: nn.Module, x: Tensor) -> Tensor:
     return x + m.linear(x) * m.scale.value  # type: ignore[operator, union-attr, no-any-return]
 
 
-# What a product's kernel has behind it: no fold, or one that outgrows its tiles.
+# What a product's kernel has behind it: no reduction, or one that outgrows its tiles.
 PRODUCTS: dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]] = {
     "product_scale_residual": (
         lambda: Chain(_residual, linear=nn.Linear(5120, 5120), scale=Bias(5120)),
@@ -219,7 +219,7 @@ def _plain(function: Callable[[Tensor], Tensor]) -> Callable[[], nn.Module]:
     return lambda: Chain(lambda _, x: function(x))
 
 
-# Folds across memory, elements that are moved, and windows; 256 MB on a GPU.
+# Reductions across memory, elements that are moved, and windows; 256 MB on a GPU.
 _ROWS = _rows(4096, 16384, 4096)
 _IMAGES = _images(64, 64, 256, 16)
 ACROSS: dict[str, tuple[Callable[[], nn.Module], Callable[[str], Inputs]]] = {
@@ -308,7 +308,7 @@ _MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "pad_relu": lambda x: F.pad(x.relu(), (1, 1, 1, 1)),
     "flip": lambda x: x.flip(-1),
 }
-_FOLDS: dict[str, Callable[[Tensor, int], Tensor]] = {
+_REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "sum": lambda x, dim: x.sum(dim),
     "mean": lambda x, dim: x.mean(dim),
     "max": lambda x, dim: x.amax(dim),
@@ -319,11 +319,11 @@ _FOLDS: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 
 def _along(length: int) -> Lines:
-    """The folds and norms of rows of this length."""
+    """The reductions and norms of rows of this length."""
     inputs = _flat(ELEMENTS // length, length)
     found: Lines = {
-        f"{name}_{length}": (_plain(lambda x, f=fold: f(x, -1)), inputs)  # type: ignore[misc]
-        for name, fold in _FOLDS.items()
+        f"{name}_{length}": (_plain(lambda x, f=reduction: f(x, -1)), inputs)  # type: ignore[misc]
+        for name, reduction in _REDUCTIONS.items()
     }
     found[f"layer_norm_{length}"] = (_normed(lambda: nn.LayerNorm(length)), inputs)
     found[f"rms_norm_{length}"] = (_normed(lambda: nn.RMSNorm(length)), inputs)
@@ -332,8 +332,8 @@ def _along(length: int) -> Lines:
 
 def _across(dim: int, inputs: Callable[[str], Inputs]) -> Lines:
     return {
-        f"{name}_dim{dim}": (_plain(lambda x, f=fold: f(x, dim)), inputs)  # type: ignore[misc]
-        for name, fold in {**_FOLDS, "var": lambda x, d: x.var(d)}.items()
+        f"{name}_dim{dim}": (_plain(lambda x, f=reduction: f(x, dim)), inputs)  # type: ignore[misc]
+        for name, reduction in {**_REDUCTIONS, "var": lambda x, d: x.var(d)}.items()
     }
 
 

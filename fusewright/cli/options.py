@@ -39,7 +39,7 @@ Algebra = Annotated[
 Tune = Annotated[
     Literal["off", "quick", "full"] | None,
     typer.Option(
-        help="Try schedules on this machine: quick, 20 s a problem; full, 5 minutes. Quick where "
+        help="Try strategies on this machine: quick, 20 s a problem; full, 5 minutes. Quick where "
         "the file is for this machine and is timed, else off, if not given."
     ),
 ]

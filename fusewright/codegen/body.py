@@ -55,7 +55,7 @@ class _Printer:
     ) -> None:
         self.nest, self.kernel = at_batch(nest, policy.fixed_batch or 0), nest.kernel
         self.policy, self.row = policy, plan_row(nest, policy.keep)
-        self.in_place, self.is_map = in_place, not self.kernel.folds
+        self.in_place, self.is_map = in_place, not self.kernel.reductions
         self.lifted: set[tuple[str, int]] = set()
         named = (m for m in self.kernel.members if m is not self.kernel.anchor)
         self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
@@ -92,7 +92,7 @@ class _Printer:
             self._team_call("each", "", loads)
         for number, sweep in enumerate(self.row.passes):
             self._row_lines(sweep.level)
-            (self._fold_pass if sweep.folds else self._store_pass)(number, sweep)
+            (self._reduction_pass if sweep.reductions else self._store_pass)(number, sweep)
         self._row_stores()
         pointers = "  ".join(f"{p.declaration};" for p in self.pointers)
         runs = "class Team, class Range" if self.is_map else "class Team"
@@ -134,7 +134,7 @@ class _Printer:
         ]
 
     def _row_lines(self, level: int) -> None:
-        """Members that are one number per row, as soon as their folds are done."""
+        """Members that are one number per row, as soon as their reductions are done."""
         for m in self.kernel.members:
             swept = m.row.kind == "reduction" and id(m) not in self.row.exponentials
             known = id(m) in self.row.element or swept or id(m) in self.row_reads
@@ -146,23 +146,23 @@ class _Printer:
         if id(m) not in self.row.exponentials:
             return self._line(m, lambda n, k: self._row_argument(n, k))
         pair = self.row.exponentials[id(m)]
-        number = next(k for k, p in enumerate(self.row.passes) if pair.top in p.folds)
+        number = next(k for k, p in enumerate(self.row.passes) if pair.top in p.reductions)
         value = f"m{number}.sum({self.names[id(pair.shift)]})"
         return f"const {self._kind(m)} {self.names[id(m)]} = {value};"
 
     # -- passes
 
-    def _fold_pass(self, number: int, sweep: RowPass) -> None:
-        first = sweep.folds[0]
+    def _reduction_pass(self, number: int, sweep: RowPass) -> None:
+        first = sweep.reductions[0]
         text = PassText(number, "divided_alone" * self.policy.inverts_divisors)
         value = self._element_argument(text, first, 0)
         text.lines.append(f"return {value};")
         kind, name = self._kind(first), self.names[id(first)]
-        if any(f.op == "m2" for f in sweep.folds):
+        if any(f.op == "m2" for f in sweep.reductions):
             self._team_call("moments", f"const auto m{number} = ", text)
-            for f in sweep.folds:
+            for f in sweep.reductions:
                 self.lines.append(f"const {self._kind(f)} {self.names[id(f)]}(m{number}.{f.op});")
-        elif len(sweep.folds) > 1:
+        elif len(sweep.reductions) > 1:
             self._team_call("online_softmax", f"const auto m{number} = ", text)
             self.lines.append(f"const {kind} {name} = m{number}.max;")
         elif first.row.kind == "scan":

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fusewright.codegen.kernel_text import NO_CODE, words
 
-# A line that is a macro's, and what it defines, here or in a struct; a fold says sum_of for sum.
+# A line that is a macro's, and what it defines, here or in a struct; reductions say sum_of for sum.
 MACRO = re.compile(r" *FUSEWRIGHT_\w+\((.*)\)$")
 DEFINED = re.compile(r"(\w+)(?:, \w+)*")
 CALL = re.compile(r"[A-Z]\w*\(.*\)$")  # of a macro, which no semicolon ends

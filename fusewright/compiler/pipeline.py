@@ -691,8 +691,8 @@ def _check_rules(made: Compilation, rules: frozenset[str]) -> None:
     for rule in sorted(rules & {"no-prepack", "no-workspace"} if packing else ()):
         names = ", ".join(k.name for k in packing)
         raise BadUsage(
-            f"--rules {rule} cannot be kept: {names} packs one factor of its product into memory "
-            f"of its own. {family_of(packing[0]).workspace_advice} Drop the rule."
+            f"--rules {rule} cannot be kept: {names} packs one operand of its contraction into "
+            f"memory of its own. {family_of(packing[0]).workspace_advice} Drop the rule."
         )
     calls = [s.node for s in planned.libraries if s.node.op == "library"]
     if "no-library" in rules and calls:

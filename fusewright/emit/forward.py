@@ -25,7 +25,7 @@ from fusewright.emit.statement import (
     with_deletes,
 )
 from fusewright.frontend.capture import Captured
-from fusewright.frontend.library_calls import is_float_product, writes_itself
+from fusewright.frontend.library_calls import is_float32_contraction, writes_itself
 from fusewright.fusion.batch_counters import call_counters
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan
 from fusewright.ir.graph import (
@@ -209,7 +209,7 @@ class _ForwardPrinter:
         else:
             attributes = {key: python_text(value, 0) for key, value in n.words.items()}
             text = n.row.torch.format(*texts, **attributes)
-        if self.plan.precision == "ieee" and is_float_product(n):
+        if self.plan.precision == "ieee" and is_float32_contraction(n):
             text = f"{Snippet.IEEE}(lambda: {text})"
             snippets.append(Snippet.IEEE)
         made = self._assign(_short_name(n), expression(text, arguments, snippets))

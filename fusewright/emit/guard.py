@@ -119,7 +119,7 @@ class _Guard:
             *self._values(),
             *self._gradients(),
             *self._no_shared_memory(),
-            *self._products(),
+            *self._precision(),
         ]
         inputs = tuple(self.inputs[k] for k in range(len(self.inputs)))
         return ForwardGuard(
@@ -337,7 +337,7 @@ class _Guard:
         if self._reads_default_dtype():
             yield f"torch.get_default_dtype() is {torch.get_default_dtype()}"
 
-    def _products(self) -> Iterator[str]:
+    def _precision(self) -> Iterator[str]:
         """Of float32, kernels are as precise as eager: in full, or, convolutions, with TF32."""
         if self.precision == "eager" and FullFloat32() in self.asked:
             yield self._call(Snippet.FULL_FLOAT32)

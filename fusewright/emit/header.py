@@ -76,8 +76,8 @@ def _numeric_classes(
         kind = "float64" if torch.float64 in types else "float32" if types else "integers"
         stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
         anchor = nest.kernel.anchor
-        product = f", its {anchor.op} as {descriptions[text.name].numeric}" if anchor else ""
-        lines.append(f"  numeric class: {text.name} computes in {kind}{stored}{product}")
+        own = f", its {anchor.op} as {descriptions[text.name].numeric}" if anchor else ""
+        lines.append(f"  numeric class: {text.name} computes in {kind}{stored}{own}")
     calls = any(s.node.op == "library" for s in plan.libraries)
     how = "run in full float32" if plan.precision == "ieee" else "follow PyTorch's flags"
-    return lines + [f"  numeric class: library products {how}"] * calls
+    return lines + [f"  numeric class: library contractions {how}"] * calls

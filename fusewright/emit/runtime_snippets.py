@@ -84,7 +84,7 @@ def _fusewright_aligned(tensor):
 
 _FULL_FLOAT32 = '''
 def _fusewright_full_float32():
-    """Whether PyTorch's own float32 products are in full precision, as the kernels' are."""
+    """Whether PyTorch's own float32 matmuls are in full precision, as the kernels' are."""
     if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
         return torch._C._get_fp32_precision_getter("cuda", "matmul") != "tf32"
     return not torch._C._get_cublas_allow_tf32()
@@ -110,10 +110,10 @@ class _FusewrightIeee:
             setattr(owner, name, value)
 
 
-def _fusewright_ieee(product):
-    \"\"\"Run one of PyTorch's products in full float32, whatever its precision flags say.\"\"\"
+def _fusewright_ieee(call):
+    \"\"\"Run one of PyTorch's contractions in full float32, whatever its precision flags say.\"\"\"
     with _FusewrightIeee():
-        return product()
+        return call()
 """
 
 # Those that are the same in every language.

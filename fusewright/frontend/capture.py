@@ -33,7 +33,7 @@ from fusewright.frontend.forward_trace import (
     no_attribute_changes,
     trace_forward,
 )
-from fusewright.frontend.library_calls import library_call, product_flops
+from fusewright.frontend.library_calls import contraction_flops, library_call
 from fusewright.frontend.lowering import lower, with_memory_order
 from fusewright.frontend.lowering.call import AtenCall, AtenResult
 from fusewright.frontend.refusals import unknown_size
@@ -531,7 +531,7 @@ def _eager_call(call: AtenCall, batch: int) -> EagerStep:
     read = sum(size_at_batch(numel(t.shape), batch) * t.dtype.itemsize for t in tensors)
     written = sum(size_at_batch(numel(r.shape), batch) * r.dtype.itemsize for r in call.results)
     results = sum(size_at_batch(numel(r.shape), batch) for r in call.results[:1])
-    flops = product_flops(call.name, [t.shape for t in tensors], call.shape, batch)
+    flops = contraction_flops(call.name, [t.shape for t in tensors], call.shape, batch)
     half = any(r.dtype in (torch.float16, torch.bfloat16) for r in call.results[:1])
     return EagerStep(call.name, read + written, flops or results, half)
 

@@ -34,7 +34,7 @@ from fusewright.frontend.data_exponents import unknown_powers
 from fusewright.frontend.eager_strides import lay_as_eager
 from fusewright.frontend.flat_module import Flat, flattened
 from fusewright.frontend.layer_fast_paths import masked_as_eager
-from fusewright.frontend.library_calls import ADDED_PRODUCTS, PLAIN_PRODUCTS
+from fusewright.frontend.library_calls import ADDED_MATMULS, PLAIN_MATMULS
 from fusewright.frontend.mask_counts import without_selections
 from fusewright.frontend.memory_places import apart, refused, state_apart
 from fusewright.frontend.refusals import IN_COMMON, cannot_capture, cannot_rewrite
@@ -308,8 +308,8 @@ def _multiplied_along_batch(program: ExportedProgram) -> bool:
     """Whether a matrix product sums over the free size: its kernel has to know the depth."""
     for n in program.graph.nodes:
         name = str(n.target).rpartition(".")[0]
-        place = int(name in ADDED_PRODUCTS)  # of the left factor
-        if name in (*PLAIN_PRODUCTS, *ADDED_PRODUCTS) and len(n.args) > place:
+        place = int(name in ADDED_MATMULS)  # of the left factor
+        if name in (*PLAIN_MATMULS, *ADDED_MATMULS) and len(n.args) > place:
             left = n.args[place].meta["val"]
             if left.dim() and isinstance(left.shape[-1], torch.SymInt):
                 return True

@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 # Of the functions that have a name, those whose results may show their argument's memory.
 VIEWS_OR_SHARED = ("aten.select", "aten.embedding", "aten.view.dtype")
 NEW_MEMORY = frozenset(name for name in FUNCTIONS if name not in VIEWS_OR_SHARED)
-PLAIN_PRODUCTS = ("aten.linear", "aten.mm", "aten.matmul", "aten.bmm")
+PLAIN_MATMULS = ("aten.linear", "aten.mm", "aten.matmul", "aten.bmm")
 CONVOLUTION_CALLS = tuple(
     f"aten.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)
 )
 CONCATENATION = "aten.cat"
 BATCH_NORM = "aten._native_batch_norm_legit_functional"
-ADDED_PRODUCTS = ("aten.addmm", "aten.baddbmm")
-PRODUCTS = (*PLAIN_PRODUCTS, *ADDED_PRODUCTS, "aten.einsum", "aten.scaled_dot_product_attention")
+ADDED_MATMULS = ("aten.addmm", "aten.baddbmm")
+MATMULS = (*PLAIN_MATMULS, *ADDED_MATMULS, "aten.einsum", "aten.scaled_dot_product_attention")
 # What a product is written as -> the ATen name with the same arguments.
-WRITTEN_PRODUCTS = {FUNCTIONS[name]: name for name in (*PLAIN_PRODUCTS, *ADDED_PRODUCTS)}
+WRITTEN_MATMULS = {FUNCTIONS[name]: name for name in (*PLAIN_MATMULS, *ADDED_MATMULS)}
 RANDOM = (
     *("dropout", "rand", "bernoulli", "normal", "multinomial", "uniform", "rrelu", "exponential"),
     *("geometric", "cauchy", "poisson", "binomial", "gamma", "dirichlet"),
@@ -91,11 +91,11 @@ def library_call(
     )
 
 
-def is_float_product(n: Node) -> bool:
+def is_float32_contraction(n: Node) -> bool:
     """Whether a library node is a product in float32, which TF32 could make less precise."""
     name = n.called or ""
-    product = "conv" in name or name in PRODUCTS
-    return product and n.dtype is torch.float32
+    sums = "conv" in name or name in MATMULS
+    return sums and n.dtype is torch.float32
 
 
 def writes_itself(n: Node) -> bool:
@@ -127,19 +127,19 @@ def shape_argument(shape: Shape) -> ListArg:
 
 
 def call_flops(n: Node, batch: int) -> int:
-    """`product_flops` of a library node, as it is written: a linear layer may be called as a
+    """`contraction_flops` of a library node, as it is written: a linear layer may be called as a
     product whose arguments come in another order."""
-    name = WRITTEN_PRODUCTS.get(n.call.function, n.call.name)
+    name = WRITTEN_MATMULS.get(n.call.function, n.call.name)
     tensors = [n.args[a.position].shape for a in n.call.args if isinstance(a, TensorRef)]
-    return product_flops(name, tensors, n.shape, batch)
+    return contraction_flops(name, tensors, n.shape, batch)
 
 
-def product_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int) -> int:
+def contraction_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int) -> int:
     """Floating-point operations of a matrix product or convolution: 2 per multiply-add; else 0."""
     elements = size_at_batch(numel(result), batch)
-    if name in PLAIN_PRODUCTS:
+    if name in PLAIN_MATMULS:
         return 2 * elements * size_at_batch(tensors[0][-1], batch) if tensors[0] else 0
-    if name in ADDED_PRODUCTS:
+    if name in ADDED_MATMULS:
         return 2 * elements * size_at_batch(tensors[1][-1], batch)
     if "conv_transpose" in name:
         pixels = size_at_batch(numel(tensors[0]), batch)

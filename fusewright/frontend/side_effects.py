@@ -43,7 +43,7 @@ GENERATORS: Mapping[str, Callable[[], object]] = {
     "seeds PyTorch's random numbers": torch.initial_seed,
     "sets the default type": torch.get_default_dtype,
     "sets the number of threads": torch.get_num_threads,
-    "sets the precision of products": torch.get_float32_matmul_precision,
+    "sets the precision of matmuls": torch.get_float32_matmul_precision,
     "switches gradients on or off": torch.is_grad_enabled,
 }
 

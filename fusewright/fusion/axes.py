@@ -59,10 +59,10 @@ class LoopAxes:
 
     sizes: of each axis, by number.  dims: of each member, by node id.  edges: what argument k of
     member m is, by (id(m), k): a member or a Read.  rows: the axes that enumerate independent rows.
-    inner: the axes that folds and scans run over (empty for a kernel without any: then all axes are
-    rows).  positions: the inner axes in the order in which argmax and argmin count and scans go, ()
-    if there are none.  stored_length: how far along the inner axis what is stored goes, where that
-    is not all of it.
+    inner: the axes that reductions and scans run over (empty for a kernel without any: then all
+    axes are rows).  positions: the inner axes in the order in which argmax and argmin count and
+    scans go, () if there are none.  stored_length: how far along the inner axis what is stored
+    goes, where that is not all of it.
     """
 
     sizes: Mapping[int, Size]
@@ -75,7 +75,7 @@ class LoopAxes:
 
 
 def elementwise_args(m: Node) -> range:
-    """The arguments of a member that go along its axes; a product reads its own as a whole."""
+    """The arguments of a member that go along its axes; a contraction reads its own as a whole."""
     return range(0 if m.row.kind == "contraction" else len(m.args))
 
 
@@ -83,8 +83,8 @@ def loops(members: Sequence[Node]) -> LoopAxes:
     """The loops of `members` (arguments first); raises Incompatible when there are none.
 
     Reads of one tensor are first taken to walk it together (mean(x) and x - mean share their loop);
-    where that cannot be (x + transposed x), each read walks on its own. Folds of pieces go along
-    each other, and what is stored may be shorter (a pool of a layer norm).
+    where that cannot be (x + transposed x), each read walks on its own. Reductions of pieces go
+    along each other, and what is stored may be shorter (a pool of a layer norm).
     """
     pieces = any(m.row.kind == "reduction" and m.args[0].row.strided_only for m in members)
     ways = [(True, False), (False, False), *[(False, True)] * pieces]
@@ -104,7 +104,7 @@ class _AxisSolver:
         self.parts: dict[int, tuple[int, ...]] = {}
         self.dims: dict[int, Dims] = {}
         self.edges: dict[tuple[int, int], Node | Load] = {}
-        self.folded: dict[int, tuple[int, ...]] = {}
+        self.reduced: dict[int, tuple[int, ...]] = {}
 
     def solve(self) -> LoopAxes:
         for m in reversed(self.members):
@@ -116,25 +116,27 @@ class _AxisSolver:
         return self._finish()
 
     def _meet(self) -> None:
-        """Folds of everything go together where they fold as many elements."""
-        folds = [m for m in self.members if m.row.kind == "reduction" and not any(self.dims[id(m)])]
-        for a, b in pairwise(self.folded[id(m)] for m in folds):
+        """Reductions of everything go together where they reduce as many elements."""
+        reductions = [
+            m for m in self.members if m.row.kind == "reduction" and not any(self.dims[id(m)])
+        ]
+        for a, b in pairwise(self.reduced[id(m)] for m in reductions):
             if not set(self._resolve(a)) & set(self._resolve(b)):
                 self._unify(a, b)
-        for a, b in pairwise(self.folded.values() if self.short else ()):
+        for a, b in pairwise(self.reduced.values() if self.short else ()):
             self._unify(a, b)
 
     def _shorten(self) -> int:
-        """What has one more axis goes along the folds' as far as that axis: its size."""
+        """What has one more axis goes along the reductions' as far as that axis: its size."""
         edges = (e.dims for e in self.edges.values() if isinstance(e, Load))
         every = {self._resolve(d) for dims in (*self.dims.values(), *edges) for d in dims}
-        inner = {a for axes in self.folded.values() for a in self._resolve(axes)}
-        rows = {a for m in self.folded for d in self.dims[m] for a in self._resolve(d)}
+        inner = {a for axes in self.reduced.values() for a in self._resolve(axes)}
+        rows = {a for m in self.reduced for d in self.dims[m] for a in self._resolve(d)}
         ends = [*({a for d in every for a in d} - rows - inner), *inner]
         sizes = [s for s in (self.sizes[a] for a in ends) if isinstance(s, int)]
         mixed = any(len(d) > 1 and not set(ends).isdisjoint(d) for d in every)
         if mixed or len(ends) != 2 or len(inner) != 1 or len(sizes) != 2 or sizes[0] > sizes[1]:
-            raise Incompatible("a value needs more axes than the folds have")
+            raise Incompatible("a value needs more axes than the reductions have")
         self.parts[ends[0]] = (ends[1],)
         return sizes[0]
 
@@ -191,19 +193,19 @@ class _AxisSolver:
 
     def _argument_dims(self, m: Node, arg: Node, dims: Dims) -> Dims:
         if m.row.kind == "reduction":
-            return self._fold_dims(m, arg, dims)
+            return self._reduced_dims(m, arg, dims)
         if m.row.kind == "scan":
-            self.folded[id(m)] = tuple(a for i in _dims(m) for a in dims[i])
+            self.reduced[id(m)] = tuple(a for i in _dims(m) for a in dims[i])
         shift = len(dims) - len(arg.shape)
         return tuple(() if size == 1 else dims[i + shift] for i, size in enumerate(arg.shape))
 
-    def _fold_dims(self, m: Node, arg: Node, dims: Dims) -> Dims:
+    def _reduced_dims(self, m: Node, arg: Node, dims: Dims) -> Dims:
         kept = iter(dims)
         wanted = _dims(m)
         result = tuple(
             self._fresh(size) if i in wanted else next(kept) for i, size in enumerate(arg.shape)
         )
-        self.folded[id(m)] = tuple(a for i in wanted for a in result[i])
+        self.reduced[id(m)] = tuple(a for i in wanted for a in result[i])
         return result
 
     def _reach(self, m: Node, k: int, arg: Node, dims: Dims) -> None:
@@ -234,9 +236,9 @@ class _AxisSolver:
             self.edges[id(m), k] = Load(view, dims)
 
     def _read_part(self, m: Node, k: int, view: Node, dims: Dims) -> None:
-        """A piece of a tensor is read where it lies; pieces of what is computed here are not."""
+        """A slice of a tensor is read where it lies; slices of what is computed here are not."""
         if id(base(view)) in self.inside:
-            raise Incompatible("a piece of a value is read from memory")
+            raise Incompatible("a slice of a value is read from memory")
         found = strided_view(view)
         self.edges[id(m), k] = Load(
             *((view, dims) if found is None else (found[0], dims, found[1]))
@@ -274,7 +276,7 @@ class _AxisSolver:
 
     def _positions(self) -> tuple[int, ...]:
         counted = [m for m in self.members if m.row.result == "index" or m.row.kind == "scan"]
-        orders = {self._resolve(self.folded[id(m)]) for m in counted}
+        orders = {self._resolve(self.reduced[id(m)]) for m in counted}
         if len(orders) > 1:
             raise Incompatible("elements of a row are taken in different orders")
         return next(iter(orders), ())
@@ -286,22 +288,22 @@ class _AxisSolver:
         everything = {a for d in dims.values() for axes in d for a in axes}
         spaces = []
         for m in self.members:
-            if id(m) in self.folded:
-                inner = frozenset(self._resolve(self.folded[id(m)]))
+            if id(m) in self.reduced:
+                inner = frozenset(self._resolve(self.reduced[id(m)]))
                 axes = frozenset(a for d in dims[id(m)] for a in d)
                 spaces.append((axes - inner if m.row.kind == "scan" else axes, inner))
         if not spaces:
             return frozenset(everything), frozenset()
         if any(space != spaces[0] for space in spaces):
-            raise Incompatible("folds over different axes")
+            raise Incompatible("reductions over different axes")
         rows, inner = spaces[0]
         if not everything <= rows | inner or rows & inner:
-            raise Incompatible("a value needs more axes than the folds have")
+            raise Incompatible("a value needs more axes than the reductions have")
         return rows, inner
 
 
 def _dims(m: Node) -> tuple[int, ...]:
-    """The dimensions of a fold or a scan."""
+    """The dimensions of a reduction or a scan."""
     wanted = m["dims"]
     assert isinstance(wanted, tuple)
     return wanted  # type: ignore[return-value]

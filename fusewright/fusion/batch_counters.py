@@ -1,7 +1,7 @@
 """Plan -> the same, with counters of calls in the kernels that change a module's state.
 
 `num_batches_tracked` grows by one in a launch of its own, or of those of all layers together. A
-GPU's kernel that folds rows, and stores running means, does so beside them: its first row counts.
+GPU's kernel that reduces rows, and stores running means, does so beside them: its first row counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def call_counters(plan: Plan) -> dict[int, Node]:
 
 
 def move_counters_into_kernels(plan: Plan) -> Plan:
-    """Let each kernel whose folds change a module's state count that module's calls."""
+    """Let each kernel whose reductions change a module's state count that module's calls."""
     if plan.target.language != "cuda":
         return plan
     graph, owner = plan.graph, {n: _owner(target) for n, target in call_counters(plan).items()}
@@ -35,7 +35,7 @@ def move_counters_into_kernels(plan: Plan) -> Plan:
     state = {id(u.value): _owner(u.target) for u in graph.updates if 0 not in u.target.shape}
     found: dict[str, tuple[Node, ...]] = {}
     for kernel in plan.kernels:
-        rows = kernel.folds and not (kernel.anchor or kernel.scans)
+        rows = kernel.reductions and not (kernel.anchor or kernel.scans)
         near = {state.get(id(n)) for n in kernel.outputs if rows} - {None}
         found[kernel.name] = tuple(n for n in waiting if owner[id(n)] in near)
         waiting = [n for n in waiting if owner[id(n)] not in near]

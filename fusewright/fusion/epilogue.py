@@ -18,19 +18,19 @@ from fusewright.targets.target import Target
 
 @dataclass(frozen=True)
 class NoReduction:
-    """Nothing that follows the anchor is folded."""
+    """Nothing that follows the anchor is reduced."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Folds take so many neighbouring columns, all of which one tile holds."""
+    """Reductions take so many neighbouring columns, all of which one tile holds."""
 
     columns: int
 
 
 @dataclass(frozen=True)
 class AllColumns:
-    """A fold takes all columns: each tile leaves a part, and another kernel joins the parts."""
+    """A reduction takes all columns: each tile leaves a part, and another kernel joins them."""
 
 
 Reduction = NoReduction | Segment | AllColumns
@@ -40,7 +40,7 @@ Reduction = NoReduction | Segment | AllColumns
 class Epilogue:
     """rows, columns: the kernel's axes in the order of the anchor's memory, if it had any.
 
-    reduction: what is folded of a tile's columns.
+    reduction: what is reduced of a tile's columns.
     """
 
     rows: tuple[int, ...]

@@ -42,12 +42,12 @@ class Kernel:
 
     @property
     def reduction(self) -> Reduction:
-        """What is folded of a tile's columns."""
+        """What is reduced of a tile's columns."""
         return self.epilogue.reduction if self.epilogue else NoReduction()
 
     @property
-    def folds(self) -> tuple[Node, ...]:
-        """The members that take rows as a whole: folds and scans."""
+    def reductions(self) -> tuple[Node, ...]:
+        """The members that take rows as a whole: reductions and scans."""
         return tuple(m for m in self.members if m.row.kind in ("reduction", "scan"))
 
     @property
@@ -82,7 +82,7 @@ Step = Kernel | LibraryStep
 class Plan:
     """Steps in the order of execution. notes: why neighbours did not share a kernel.
 
-    precision: "eager" (library products follow PyTorch's flags) or "ieee" (full float32).
+    precision: "eager" (library contractions follow PyTorch's flags) or "ieee" (full float32).
     """
 
     graph: Graph
@@ -183,29 +183,32 @@ class _FusionPlanner:
 
     def _place(self, n: Node) -> None:
         near = sorted({self.group_of[id(s)] for s in self._sources(n) if id(s) in self.group_of})
-        # What reads a product must be where it is, since it is never stored.
-        near.sort(key=lambda g: (not _products(self.groups[g]), -len(self.groups[g])))
+        # What reads a contraction must be where it is, since it is never stored.
+        near.sort(key=lambda g: (not _contractions(self.groups[g]), -len(self.groups[g])))
         options = [near, *([g] for g in near)] if len(near) > 1 else [near] if near else []
         for option in options:
             members = self._sorted([n, *(m for g in option for m in self.groups[g])])
-            if self._legal(members) and not self._folded_elsewhere(n, members):
+            if self._legal(members) and not self._recomputed_by_norm(n, members):
                 self._join(option, members)
                 return
         self._join([], self._sorted([n]))
 
-    def _folded_elsewhere(self, n: Node, members: list[Node]) -> bool:
-        """Whether only a kernel of folds behind a product reads n, and reads what n is made of too:
-        x * x of a norm's rows, which would be stored beside x."""
-        if not _products(members) or n.row.kind != "pointwise" or n in self.graph.roots:
+    def _recomputed_by_norm(self, n: Node, members: list[Node]) -> bool:
+        """Whether only a kernel of reductions behind a contraction reads n, and reads what n is
+        made of
+        too: x * x of a norm's rows, which would be stored beside x."""
+        if not _contractions(members) or n.row.kind != "pointwise" or n in self.graph.roots:
             return False
-        folds = self.wanted[id(n)]
-        if not folds or any(f.row.kind != "reduction" for f in folds):
+        reductions = self.wanted[id(n)]
+        if not reductions or any(f.row.kind != "reduction" for f in reductions):
             return False
-        mask = self._mask(folds)
+        mask = self._mask(reductions)
         later = [i for i, bits in enumerate(self.before) if bits & mask]
         read = {id(s) for i in later for s in self._sources(self.order[i])}
         mine = {id(s) for s in self._sources(n)}
-        return mine <= read and not any(self._legal(self._sorted([*members, f])) for f in folds)
+        return mine <= read and not any(
+            self._legal(self._sorted([*members, f])) for f in reductions
+        )
 
     def _sources(self, n: Node) -> list[Node]:
         found: list[Node] = []
@@ -250,7 +253,7 @@ class _FusionPlanner:
     def _legal(self, members: list[Node]) -> bool:
         try:
             self._check_cycle(members)
-            self._check_product(members)
+            self._check_contraction(members)
             self.anchors.check(members, self.target)
             found = loops(members)
             self._check_stores(members, found)
@@ -289,13 +292,13 @@ class _FusionPlanner:
             bits |= self.before[self.index[id(n)]]
         return bits
 
-    def _check_product(self, members: Sequence[Node]) -> None:
-        """One product at most, and nothing inside that it must read as a whole."""
-        products = _products(members)
-        if len(products) > 1:
-            raise Incompatible("a kernel computes one product")
-        if any(self.before[self.index[id(p)]] & self._mask(members) for p in products):
-            raise Incompatible("the product reads all of its factors first")
+    def _check_contraction(self, members: Sequence[Node]) -> None:
+        """One contraction at most, and nothing inside that it must read as a whole."""
+        contractions = _contractions(members)
+        if len(contractions) > 1:
+            raise Incompatible("a kernel computes one contraction")
+        if any(self.before[self.index[id(c)]] & self._mask(members) for c in contractions):
+            raise Incompatible("the contraction reads all of its operands first")
 
     def _epilogue(self, members: Sequence[Node], found: LoopAxes) -> Epilogue | None:
         return self.anchors.epilogue(members, found, self._outputs(members), self.target)
@@ -342,9 +345,9 @@ class _FusionPlanner:
         except Incompatible as error:
             raise InternalError(f"A group lost its loops: {error}") from error
         outputs = tuple(self._outputs(members))
-        if _products(outputs):
-            raise InternalError("A product has no kernel that takes its result.")
-        family, anchor = self.anchors.family(members), next(iter(_products(members)), None)
+        if _contractions(outputs):
+            raise InternalError("A contraction has no kernel that takes its result.")
+        family, anchor = self.anchors.family(members), next(iter(_contractions(members)), None)
         behind = self._epilogue(members, found)
         return Kernel("", tuple(members), outputs, found, family, anchor, behind)
 
@@ -389,7 +392,7 @@ def _reason(n: Node) -> str:
     return f"PyTorch's own routine: {why}" if why else "PyTorch's own routine"
 
 
-def _products(members: Iterable[Node]) -> list[Node]:
+def _contractions(members: Iterable[Node]) -> list[Node]:
     return [m for m in members if m.row.kind == "contraction"]
 
 

@@ -154,7 +154,7 @@ def bitcast(x: TensorExpr, dtype: torch.dtype) -> TensorExpr:
     return TensorExpr(node("bitcast", [x.node], shape=x.shape, dtype=dtype, to=dtype, of=x.dtype))
 
 
-def fold(
+def reduce(
     op: str,
     x: TensorExpr,
     dims: Sequence[int],
@@ -190,7 +190,7 @@ def _nothing(x: TensorExpr) -> TensorExpr:
     return copy(expand(reshape(constant(0, torch.int64), (1,) * len(x.shape)), x.shape))
 
 
-# Folds of a single element. A sum begins with 0, so that of -0 is 0.
+# Reductions of a single element. A sum begins with 0, so that of -0 is 0.
 OF_ONE: Mapping[str, Callable[[TensorExpr], TensorExpr]] = {
     "whole": _whole,
     "copy": copy,
@@ -276,5 +276,5 @@ def triangle(x: TensorExpr, side: str, diagonal: int) -> TensorExpr:
 
 
 def count(x: TensorExpr, dims: Sequence[int]) -> Size:
-    """How many elements a fold over `dims` merges."""
+    """How many elements a reduction over `dims` merges."""
     return numel(x.shape[d] for d in {d % len(x.shape) for d in dims}) if x.shape else 1

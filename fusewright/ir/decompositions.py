@@ -10,7 +10,16 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from fusewright.ir.builder import TensorExpr, cast, constant, count, fold, pointwise, reshape, where
+from fusewright.ir.builder import (
+    TensorExpr,
+    cast,
+    constant,
+    count,
+    pointwise,
+    reduce,
+    reshape,
+    where,
+)
 from fusewright.ir.graph import BatchSize, Size
 
 SQRT_HALF = 0.7071067811865476
@@ -84,21 +93,21 @@ def _logit(x: TensorExpr, eps: float | None) -> TensorExpr:
 
 def softmax(x: TensorExpr, dims: Sequence[int]) -> TensorExpr:
     """exp(x - max) / sum."""
-    e = pointwise("exp", x - fold("max", x, dims, keepdim=True))
-    return e / fold("sum", e, dims, keepdim=True)
+    e = pointwise("exp", x - reduce("max", x, dims, keepdim=True))
+    return e / reduce("sum", e, dims, keepdim=True)
 
 
 def log_softmax(x: TensorExpr, dims: Sequence[int]) -> TensorExpr:
     """x - max - log(sum(exp(x - max)))."""
-    shifted = x - fold("max", x, dims, keepdim=True)
-    return shifted - pointwise("log", fold("sum", pointwise("exp", shifted), dims, keepdim=True))
+    shifted = x - reduce("max", x, dims, keepdim=True)
+    return shifted - pointwise("log", reduce("sum", pointwise("exp", shifted), dims, keepdim=True))
 
 
 def logsumexp(x: TensorExpr, dims: Sequence[int], keepdim: bool = False) -> TensorExpr:
     """log(sum(exp(x))), shifted by the maximum where that is finite."""
-    top = fold("max", x, dims, keepdim=True)
+    top = reduce("max", x, dims, keepdim=True)
     shift = where(pointwise("isinf", top), 0.0, top)
-    total = pointwise("log", fold("sum", pointwise("exp", x - shift), dims, keepdim=True)) + shift
+    total = pointwise("log", reduce("sum", pointwise("exp", x - shift), dims, keepdim=True)) + shift
     kept = tuple(s for i, s in enumerate(x.shape) if i not in {d % len(x.shape) for d in dims})
     return total if keepdim else reshape(total, kept)
 
@@ -107,7 +116,7 @@ def variance(
     x: TensorExpr, dims: Sequence[int], correction: float, keepdim: bool = False
 ) -> TensorExpr:
     """m2 / (n - correction)."""
-    return fold("m2", x, dims, keepdim) / _number(x, count(x, dims), correction)
+    return reduce("m2", x, dims, keepdim) / _number(x, count(x, dims), correction)
 
 
 def _number(like: TensorExpr, n: Size, correction: float = 0.0) -> TensorExpr | float:
@@ -124,7 +133,7 @@ def normalise(
 
     shifted: whether PyTorch's own norm on a CPU is x scale + shift, which rounds once.
     """
-    mean, m2 = fold("mean", x, dims, keepdim=True), fold("m2", x, dims, keepdim=True)
+    mean, m2 = reduce("mean", x, dims, keepdim=True), reduce("m2", x, dims, keepdim=True)
     scale = pointwise("rsqrt", m2 / _number(x, count(x, dims)) + eps)
     y = pointwise("normalised", x, mean, m2, scale) if shifted else (x - mean) * scale
     return y, mean, m2

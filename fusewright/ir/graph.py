@@ -423,7 +423,7 @@ def _complaint(n: Node) -> str:
     if n.op == "matmul":
         left, right = (a.shape for a in n.args)
         fits = left[-1] == right[-1] and n.shape == (*left[:-1], right[-2])
-        return "" if fits else f"factors {shape_text(left)} and {shape_text(right)} do not fit"
+        return "" if fits else f"operands {shape_text(left)} and {shape_text(right)} do not fit"
     if n.op == "attention":
         queries, keys, values = (a.shape for a in n.args[:3])
         inner = (queries[-1], values[-1], *n.shape[-2:])

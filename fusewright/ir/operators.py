@@ -36,31 +36,31 @@ class Operator:
     domain: str = "real"
     cost: int = 1
     # What kernel families ask.  simd: what vectors of a CPU compute it for beside floats, as words:
-    # "number", "truth", "compare" (to a truth value), "wide" (a fold of floats to other numbers),
-    # "float" (of others, to a float).
+    # "number", "truth", "compare" (to a truth value), "wide" (a reduction of floats to other
+    # numbers), "float" (of others, to a float).
     simd: str = ""
     mask_predicate: bool = False  # may stand between positions and a mask that leaves tiles out
     monotonic: bool = False  # rises with its argument, so that a maximum may be taken before it
     uniform: bool = False  # of one number everywhere, the same number everywhere
     strided_only: bool = False  # its elements lie at strides, behind bounds or a wrap
     fills: bool = False  # has elements that its argument has not
-    heavy: bool = False  # a fold that is more than an operation for each element
-    state_words: int = 1  # a fold: words of what it has come to, where it is alone in a pass
-    deep_loads: bool = False  # a fold that wants more loads in flight where rows lie across memory
-    joins_across_tiles: bool = False  # a fold whose parts tiles may hand to each other
-    additive: bool = False  # a fold that is a sum
-    pass_group: str = ""  # folds that one pass over a row gets together
-    stored_for_folds: bool = False  # a product whose tiles hold no fold: what is folded is stored
+    heavy: bool = False  # a reduction that is more than an operation for each element
+    state_words: int = 1  # a reduction: words of what it has come to, where it is alone in a pass
+    deep_loads: bool = False  # a reduction that wants more loads in flight across memory
+    joins_across_tiles: bool = False  # a reduction whose parts tiles may hand to each other
+    additive: bool = False  # a reduction that is a sum
+    pass_group: str = ""  # reductions that one pass over a row gets together
+    stored_for_reductions: bool = False  # a contraction whose tiles hold no reduction
     scalar_update: bool = False  # of a tensor and a number, PyTorch's function takes the number
     half_cpp: str = ""  # a shorter function for results of 16 bits, whose rounding is far coarser
     reversed_as: str = ""  # a scan from the first element on: that from the last one
     state: bool = False  # a leaf that the model keeps, and that has a path
     monotonic_with: str = ""  # rises with its first argument if the second is such a number
-    counts_truths: bool = False  # a fold that makes int64 of truth values
-    of_one: str = ""  # a fold: what it is of a single element, as `ir/builder.py` names it
+    counts_truths: bool = False  # a reduction that makes int64 of truth values
+    of_one: str = ""  # a reduction: what it is of a single element, as `ir/builder.py` names it
     triangle: int = 0  # a view of a triangle: 1 of the upper one, -1 of the lower one
-    moves_bits: bool = False  # a map whose result has the bits of an argument
-    exact: bool = False  # a map or fold whose result has no more bits than its arguments
+    moves_bits: bool = False  # pointwise; the result has the bits of an argument
+    exact: bool = False  # pointwise or a reduction; the result has no more bits than the arguments
 
     def having(self, **columns: str | bool | int) -> Operator:
         """The same row with further columns filled in."""
@@ -202,7 +202,7 @@ _ROWS = (
     _pointwise(
         "where", 3, "where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "second", "choice"
     ).having(simd="float", moves_bits=True, exact=True),
-    # a product and a sum that round once, and a norm of (x, mean, m2, scale): see
+    # a multiplication and an addition that round once, and a norm of (x, mean, m2, scale): see
     # rewrite/norm_rounding.py. The statistics of eval mode have no m2, but a number.
     _call("fma", 3, "{0} * {1} + {2}", "positive", cost=2),
     _pointwise("normalised", 4, "({0} - {1}) * {3}", "({0} - {1}) * {3}", cost=2),
@@ -229,7 +229,7 @@ _ROWS = (
     # one pixel of each window of a convolution, which computes all of them: see
     # kernels/conv/pool_fusion.py
     _pointwise("window_element", 1, "{0}.of[{number}]", _WINDOW_ELEMENT, domain="windows", cost=0),
-    # folds over `dims`; m2 is the sum of squared deviations from the mean
+    # reductions over `dims`; m2 is the sum of squared deviations from the mean
     _reduction("sum", "torch.sum({0}, {dims})").having(
         joins_across_tiles=True, additive=True, counts_truths=True, of_one="whole"
     ),
@@ -268,7 +268,7 @@ _ROWS = (
     Operator(
         "narrow", "view", 1, "", "torch.ops.aten.slice({0}, {dim}, {start}, {end}, {step})"
     ).having(strided_only=True),
-    # the same with a fill: only below a map, which reads them where they lie
+    # the same with a fill: only below what is pointwise, which reads them where they lie
     Operator("pad", "view", 1, "", "torch.nn.functional.pad({0}, {pads}, value={value})").having(
         strided_only=True, fills=True
     ),
@@ -287,7 +287,7 @@ _ROWS = (
     # the same of an image's patches: a product of weights and patches, never stored either
     Operator("conv", "contraction", 2, "", _CONV, cost=0),
     Operator("conv_transpose", "contraction", 2, "", _CONV_TRANSPOSE, cost=0).having(
-        stored_for_folds=True
+        stored_for_reductions=True
     ),
     # anything else: a call of PyTorch, visible in the plan; `item` takes one of several results
     Operator("library", "library", -1, "", ""),

@@ -29,9 +29,9 @@ class ConvSpec(Record):
     rank: of its images.  pads: of each dimension, low and high.  instance: keeps two of the same
     arguments apart.  numerics: operands of float32 rounded as TF32 does, or as they are; or of 16
     bits.  output_padding: of a transposed one, how much larger its result is at the high sides.
-    folds_channels: whether its tiles may fold over channels.  cell: how many pixels along each of
-    three dimensions are packed as channels of one.  pool_window, full_pixels: where each element is
-    a window of pixels, their number along each dimension, and that of all pixels.
+    reduces_channels: whether its tiles may reduce over channels.  cell: how many pixels along each
+    of three dimensions are packed as channels of one.  pool_window, full_pixels: where each element
+    is a window of pixels, their number along each dimension, and that of all pixels.
     """
 
     rank: int
@@ -42,7 +42,7 @@ class ConvSpec(Record):
     instance: int
     numerics: Literal["tf32", "float32", "half"]
     output_padding: tuple[int, ...] | None = None
-    folds_channels: bool = False
+    reduces_channels: bool = False
     cell: tuple[int, int, int] | None = None
     pool_window: tuple[int, ...] | None = None
     full_pixels: tuple[int, ...] | None = None

@@ -42,7 +42,7 @@ Strategy = (
 )
 
 # By name. Calls are matched in this order: attention holds products. Of kernels without an anchor,
-# one that scans is a scan, also if it folds, too; what neither scans nor folds is a map.
+# one that scans is a scan, also if it reduces, too; what neither scans nor reduces is a map.
 FAMILIES: Mapping[str, KernelFamily] = {
     family.name: family
     for family in (

@@ -2,7 +2,7 @@
 
     rows (row, r0, r1, …)   x   outer (o)   x   columns (i)
 
-Rows are independent. A kernel with folds reduces over outer x columns; a pure map has rows and
+Rows are independent. A kernel with reductions reduces over outer x columns; a pure map has rows and
 columns only. Axes are ordered as they lie in the memory of the largest tensor, so that columns run
 along it.
 """
@@ -123,7 +123,7 @@ def nest(kernel: Kernel, graph: Graph, down: SlidingWindow | None = None) -> Nes
     merged = [merge(axes, steps, kernel.loops.sizes) for axes in (rows, inner)]
     if down:
         merged[1] = [Axis((a,), kernel.loops.sizes[a]) for a in (down.axis, down.beside)]
-    elif not kernel.folds and not merged[1] and merged[0]:
+    elif not kernel.reductions and not merged[1] and merged[0]:
         merged = [merged[0][:-1], merged[0][-1:]]
     outer, columns = merged[1][:-1], merged[1][-1:]
     build = _AddressPrinter(merged[0], outer, columns, graph)

@@ -1,9 +1,9 @@
 """Nest + what is said of keeping -> the passes over a row, and which values are kept between them.
 
-A kernel with folds walks each row several times: once per fold or scan (those of one level may
-follow each other), once more to store. A value that an earlier pass had and a later pass needs is
-kept in fast memory if computing it again costs more than the policy's `min_cost`; what a scan
-finds is always kept.
+A kernel with reductions walks each row several times: once per reduction or scan (those of one
+level may follow each other), once more to store. A value that an earlier pass had and a later pass
+needs is kept in fast memory if computing it again costs more than the policy's `min_cost`; what a
+scan finds is always kept.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ KEEP_ALL, KEEP_NOTHING = KeepPolicy(True, 0, False), KeepPolicy(False, 0, True)
 
 @dataclass(frozen=True)
 class RowPass:
-    """One sweep over a row. folds: what it makes known (mean and m2 come together, and so may a
-    maximum and a sum of exponentials), or () for the last pass, which stores `outputs`."""
+    """One sweep over a row. reductions: what it makes known (mean and m2 come together, and so may
+    a maximum and a sum of exponentials), or () for the last pass, which stores `outputs`."""
 
     level: int
-    folds: tuple[Node, ...]
+    reductions: tuple[Node, ...]
     outputs: tuple[Node, ...]
 
 
@@ -140,9 +140,9 @@ def _quotients(nest: Nest, element: frozenset[int]) -> frozenset[int]:
 def _ahead(
     nest: Nest, passes: tuple[RowPass, ...], keeps: Mapping[Hashable, KeptValue]
 ) -> dict[Hashable, tuple[Node, int]]:
-    """Who reads what several folds of the first level keep: a thread that asks for all of it at
-    once waits for memory once."""
-    some = sum(p.level == 0 and bool(p.folds) for p in passes)
+    """Who reads what several reductions of the first level keep: a thread that asks for all of it
+    at once waits for memory once."""
+    some = sum(p.level == 0 and bool(p.reductions) for p in passes)
     found = {
         read_key(nest.reads[id(m), k]): (m, k)
         for m in nest.kernel.members
@@ -156,7 +156,7 @@ def _ahead(
 
 
 def _levels(nest: Nest) -> dict[int, int]:
-    """How many folds, one after the other, must be done before a member is known."""
+    """How many reductions, one after the other, must be done before a member is known."""
     level: dict[int, int] = {}
     for m in nest.kernel.members:
         edges = [nest.kernel.loops.edges[id(m), k] for k in elementwise_args(m)]
@@ -166,7 +166,7 @@ def _levels(nest: Nest) -> dict[int, int]:
 
 
 def _behind(nest: Nest, wanted: frozenset[int], level: Mapping[int, int]) -> Mapping[int, int]:
-    """The same levels, but what neither a fold nor `wanted` needs (running means) comes behind
+    """The same levels, but what neither a reduction nor `wanted` needs (running means) comes behind
     all, which frees registers."""
     needed, edges = set[int](), nest.kernel.loops.edges
     for m in reversed(nest.kernel.members):
@@ -180,8 +180,8 @@ def _behind(nest: Nest, wanted: frozenset[int], level: Mapping[int, int]) -> Map
 def _exponentials(nest: Nest, element: frozenset[int]) -> dict[int, OnlineSoftmax]:
     """The sums of exp(x - shift) whose shift is the maximum of x, or that where it is finite."""
     edges, found = nest.kernel.loops.edges, dict[int, OnlineSoftmax]()
-    tops = [f for f in nest.kernel.folds if f.op == "max"]
-    for f in nest.kernel.folds:
+    tops = [f for f in nest.kernel.reductions if f.op == "max"]
+    for f in nest.kernel.reductions:
         power = edges[id(f), 0]
         less = edges[id(power), 0] if not isinstance(power, Load) and power.op == "exp" else power
         if f.op != "sum" or less is power or isinstance(less, Load) or less.op != "sub":
@@ -210,22 +210,26 @@ def _passes(
 ) -> tuple[RowPass, ...]:
     passes: list[RowPass] = []
     for height in range(1, max(level.values(), default=0) + 1):
-        folds = [f for f in nest.kernel.folds if level[id(f)] == height and id(f) not in together]
-        centred = {_source(nest, f) for f in folds if f.op == "m2"}
+        reductions = [
+            f for f in nest.kernel.reductions if level[id(f)] == height and id(f) not in together
+        ]
+        centred = {_source(nest, f) for f in reductions if f.op == "m2"}
         done: set[int] = set()
-        for f in folds:
+        for f in reductions:
             if id(f) in done:
                 continue
             pair = f.row.pass_group and _source(nest, f) in centred
-            group = [g for g in folds if g.row.pass_group == f.row.pass_group] if pair else []
+            group = [g for g in reductions if g.row.pass_group == f.row.pass_group] if pair else []
             twins = [g for g in group if _source(nest, g) == _source(nest, f)]
-            sums = [g for g in nest.kernel.folds if id(g) in together and together[id(g)].top is f]
+            sums = [
+                g for g in nest.kernel.reductions if id(g) in together and together[id(g)].top is f
+            ]
             known = tuple(twins) if pair else (f, *sums)
             done.update(id(g) for g in known)
             passes.append(RowPass(height - 1, known, ()))
     # A value that is the same along the row is stored at each of its elements all the same.
     stored = tuple(
-        n for n in nest.kernel.outputs if nest.writes[id(n)].varies or not nest.kernel.folds
+        n for n in nest.kernel.outputs if nest.writes[id(n)].varies or not nest.kernel.reductions
     )
     if stored:
         passes.append(RowPass(max(level.values(), default=0), (), stored))
@@ -245,7 +249,7 @@ def _keeps(
     for number, sweep in enumerate(passes):
         fresh: set[Hashable] = set()
         walker = _Walker(nest, element, policy, number, keeps, seen, fresh)
-        for f in sweep.folds[:1]:
+        for f in sweep.reductions[:1]:
             walker.argument(f, 0)
             fresh.update(id(m) for m in (f,) if m.row.kind == "scan")
         for n in sweep.outputs:

@@ -57,7 +57,7 @@ class SlidingWindow:
 
 def sliding_window(kernel: Kernel) -> SlidingWindow | None:
     """How a map of overlapping windows is taken, None where nothing is gained."""
-    if kernel.folds or kernel.anchor:
+    if kernel.reductions or kernel.anchor:
         return None
     reads, writes = read_walks(kernel.loops), write_walks(kernel.loops, kernel.outputs)
     written, sizes = writes[id(kernel.outputs[0])].strides, kernel.loops.sizes

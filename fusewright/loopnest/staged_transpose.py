@@ -47,7 +47,7 @@ def staged_transpose(nest: Nest) -> StagedTranspose | None:
     whole = all(a.rows and not a.gather and not a.limits for a in turned)
     along = all(a.columns == 1 for a in nest.writes.values())  # so nothing turned is in place
     small = all(a.leaf.dtype.itemsize <= 4 for a in turned)
-    if nest.kernel.folds or nest.kernel.anchor or not (turned and whole and along and small):
+    if nest.kernel.reductions or nest.kernel.anchor or not (turned and whole and along and small):
         return None
     sides = [k for k in range(len(nest.axes)) if all(a.rows[k] == 1 for a in turned)]
     apart = tuple({(a.leaf, a.base, a.columns): a for a in turned}.values())

@@ -45,7 +45,7 @@ def whole_place(head: Sequence[AffineAccess], nest: Nest) -> AffineAccess:
 def known_factor(access: AffineAccess, nest: Nest) -> int:
     """A power of two that divides every stride of the rows' and outer offsets; and the columns, but
     those of a map: its last vector of a row may be a part of one."""
-    sizes: list[Size] = [nest.columns, access.outer] if nest.kernel.folds else [access.outer]
+    sizes: list[Size] = [nest.columns, access.outer] if nest.kernel.reductions else [access.outer]
     return gcd(power_of_two(sizes), access.alignment)
 
 

@@ -94,7 +94,7 @@ def explain_parts(
     if not parts:
         lines.append("  nothing to gain here: no submodule has kernels that would be faster")
     else:
-        lines.append("  tuned: no, parts of a model have the schedules that are chosen by default")
+        lines.append("  tuned: no, parts of a model have the strategies that are chosen by default")
     return "\n".join(lines) + "\n"
 
 
@@ -158,7 +158,7 @@ def _step_lines(
     descriptions: Mapping[str, Description],
     factors: AbstractSet[int],
 ) -> list[str]:
-    """factors: the ids of the tensors that products read."""
+    """factors: the ids of the tensors that contractions read."""
     if isinstance(step, LibraryStep):
         if step.node.op == "getitem":
             return []
@@ -177,7 +177,8 @@ def _step_lines(
 def _why(kernel: Kernel, found: Description, factors: AbstractSet[int]) -> tuple[str, ...]:
     if {m.op for m in kernel.members} == {"copy"} and {id(n) for n in kernel.outputs} <= factors:
         return (
-            "for the product behind it, whose kernel reads rows that lie evenly, at whole 16 bytes",
+            "for the contraction behind it, whose kernel reads rows that lie evenly, at whole 16 "
+            "bytes",
         )
     return found.why
 
@@ -216,7 +217,7 @@ def _predicted(
 
 
 def _rate(name: str, half: bool, plan: Plan, *, ieee: bool = False) -> float:
-    """Operations per second of a library product; of anything else they cost nothing.
+    """Operations per second of a library contraction; of anything else they cost nothing.
 
     ieee: it runs in full float32, whatever PyTorch's flags say.
     """

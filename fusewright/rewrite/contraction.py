@@ -1,4 +1,4 @@
-"""A library product -> Contraction: alpha * product(left, right) + beta * added; and back.
+"""A library product -> Contraction: alpha * matmul(left, right) + beta * added; and back.
 
 Both factors have k last, as the kernels do: a right factor that has it first is turned, as a view.
 """
@@ -17,7 +17,7 @@ from fusewright.rewrite.einsum import einsum, tensordot
 
 @dataclass(frozen=True)
 class Contraction:
-    """alpha * product(left, right) + beta * added"""
+    """alpha * matmul(left, right) + beta * added"""
 
     left: Node
     right: Node

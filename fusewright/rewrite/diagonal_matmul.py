@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from fusewright.ir.builder import TensorExpr, cast, fold, pointwise, reshape, where
+from fusewright.ir.builder import TensorExpr, cast, pointwise, reduce, reshape, where
 from fusewright.ir.graph import Graph, Node, rebuild
 from fusewright.ir.library_call import TensorRef
 from fusewright.rewrite.algebra_rules import NO_ALGEBRA
@@ -57,7 +57,7 @@ def _scaled(n: Node) -> Node | None:
 def _times(x: TensorExpr, by: TensorExpr, dim: int) -> TensorExpr:
     """x * by, but NaN where any other element along `dim` is not finite."""
     bad = cast(pointwise("logical_not", pointwise("isfinite", x)), x.dtype)
-    count = fold("sum", bad, [dim], keepdim=True)
+    count = reduce("sum", bad, [dim], keepdim=True)
     return where(count > bad, math.nan, x * by + 0.0)
 
 

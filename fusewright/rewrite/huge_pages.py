@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 
 from fusewright.frontend.library_calls import (
-    ADDED_PRODUCTS,
-    PLAIN_PRODUCTS,
+    ADDED_MATMULS,
+    PLAIN_MATMULS,
     shape_argument,
     with_call,
 )
@@ -36,7 +36,7 @@ def _fusewright_on_huge_pages(shape, dtype):
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), whole, mmap.MADV_HUGEPAGE)
     return tensor
 '''
-CALLS = frozenset({*PLAIN_PRODUCTS, *ADDED_PRODUCTS})
+CALLS = frozenset({*PLAIN_MATMULS, *ADDED_MATMULS})
 # The arguments of a linear layer that is written as a product and an addition.
 LINEAR = (TensorRef(0), TensorRef(1), TensorRef(2))
 TRANSPOSED = MethodView("t")

@@ -23,10 +23,10 @@ from fusewright.ir.builder import (
     constant,
     expand,
     flip,
-    fold,
     narrow,
     pad,
     permute,
+    reduce,
     reshape,
     roll,
     where,
@@ -67,7 +67,7 @@ PRICES = {
 SMALL = 8  # a source may be computed by another kernel if it is so much smaller
 MOST_SOURCES = 6  # of a piece, since a kernel has so many pointers
 ROUNDS = 64
-MOST_SHORT = 512  # of a row whose fold is computed beside a piece of it
+MOST_SHORT = 512  # of a row whose reduction is computed beside a piece of it
 
 
 def through(graph: Graph, target: Target) -> Graph:
@@ -94,7 +94,7 @@ class SinkableMaps:
         tops = (n for n in self.nodes if id(n) in self.free and id(n) in self.seen)
         self.pieces = {id(v): _pulled(v) for m in tops for v in self._cut(m)}
         for f in filter(self._opens, self.nodes):
-            self.pieces |= {id(v): _pulled_fold(v) for v in self._cut(f)}
+            self.pieces |= {id(v): _sunk_reduction(v) for v in self._cut(f)}
 
     def _moves(self, n: Node) -> bool:
         """Whether n is a map that only kernels of ours read."""
@@ -132,15 +132,15 @@ class SinkableMaps:
             return True
         small = self._size(source) * SMALL <= self._size(n)
         stored = not self.inner(source) or self._stays(source)
-        return (source.row.computed and (small or stored)) or self._folds(source)
+        return (source.row.computed and (small or stored)) or self._reduces(source)
 
     def _stays(self, source: Node) -> bool:
-        """Whether it is stored for folds, which no tile of its product can hold."""
-        folds = any(r.row.kind == "reduction" for r in self.readers.get(id(source), []))
-        return folds and any(p.row.stored_for_folds for p in map(base, source.args))
+        """Whether it is stored for reductions, which no tile of its product can hold."""
+        reductions = any(r.row.kind == "reduction" for r in self.readers.get(id(source), []))
+        return reductions and any(p.row.stored_for_reductions for p in map(base, source.args))
 
-    def _folds(self, f: Node) -> bool:
-        """Whether `f` folds short rows that lie in memory, and only kernels of ours read it."""
+    def _reduces(self, f: Node) -> bool:
+        """Whether `f` reduces short rows that lie in memory, and only kernels of ours read it."""
         if (
             f.row.kind != "reduction"
             or f["dims"] != (len(f.args[0].shape) - 1,)
@@ -152,8 +152,9 @@ class SinkableMaps:
         return short and (x.row.kind in ("leaf", "library") or self._stays(x))
 
     def _opens(self, f: Node) -> bool:
-        """Whether it is read in pieces, which are folds of pieces, and no row is folded twice."""
-        if id(f) not in self.seen or not self._folds(f) or not self._in_pieces(f):
+        """Whether it is read in pieces, which are reductions of pieces, and no row is reduced
+        twice."""
+        if id(f) not in self.seen or not self._reduces(f) or not self._in_pieces(f):
             return False
         return self._once(list(self._cut(f)), f)
 
@@ -190,8 +191,8 @@ class SinkableMaps:
         return work <= 2 * n.dtype.itemsize * saved
 
     def _as_small(self, f: Node, n: Node) -> bool:
-        """Whether `n` is a map of a fold that has a number for each of its elements."""
-        return self._folds(f) and self._size(f) == self._size(n)
+        """Whether `n` is a map of a reduction that has a number for each of its elements."""
+        return self._reduces(f) and self._size(f) == self._size(n)
 
     def _apart(self, n: Node, pieces: list[Node]) -> bool:
         """Whether they are as large as each other, have no element twice, and no fill."""
@@ -238,15 +239,15 @@ def _pulled(v: Node) -> Node:
     return expand(made, v.shape).node
 
 
-def _pulled_fold(v: Node) -> Node:
-    """A piece of a fold over the last dimension, as the fold of a piece."""
+def _sunk_reduction(v: Node) -> Node:
+    """A piece of a reduction over the last dimension, as the reduction of a piece."""
     f = base(v)
     (x,) = f.args
-    return reshape(fold(f.op, _rows(v, TensorExpr(x)), (-1,), dtype=f.dtype), v.shape).node
+    return reshape(reduce(f.op, _rows(v, TensorExpr(x)), (-1,), dtype=f.dtype), v.shape).node
 
 
 def _rows(v: Node, x: TensorExpr) -> TensorExpr:
-    """The rows of `x` whose folds a piece has."""
+    """The rows of `x` whose reductions a piece has."""
     if v.row.kind != "view":
         return x
     below = _rows(v.args[0], x)

@@ -35,11 +35,13 @@ TABLES: Mapping[str, Table] = MappingProxyType(
     {"cpp": WRITTEN, "cuda": {**WRITTEN, **MOVES_OF_ROWS}}
 )
 NONE: Table = MappingProxyType({})
-FOLDS = frozenset([*reductions.LOWER, "aten.layer_norm", "aten.rms_norm", "aten.instance_norm"])
+REDUCTIONS = frozenset(
+    [*reductions.LOWER, "aten.layer_norm", "aten.rms_norm", "aten.instance_norm"]
+)
 
 
-# What PyTorch folds at the speed of memory on a CPU: our kernels only win where they fuse, or where
-# many rows lie side by side [m: cpu-0002, cpu-0004, cpu-0007].
+# What PyTorch reduces at the speed of memory on a CPU: our kernels only win where they fuse, or
+# where many rows lie side by side [m: cpu-0002, cpu-0004, cpu-0007].
 FAST_ON_CPU = frozenset(f"aten.{name}" for name in ("sum", "mean", "amax", "amin"))
 MANY_BESIDE = 2048
 
@@ -55,7 +57,7 @@ def _in_lanes(name: str, x: TensorExpr, dims: Sequence[int]) -> bool:
     return abreast(x, dims, least)
 
 
-# Which folds across memory a language's kernels compute as fast as PyTorch: by name, of which
+# Which reductions across memory a language's kernels compute as fast as PyTorch: by name, of which
 # tensors, over which dimensions.
 Across = Callable[[str, TensorExpr, Sequence[int]], bool]
 ACROSS: Mapping[str, Across] = MappingProxyType({"cuda": _many_beside, "cpp": _in_lanes})
@@ -104,13 +106,13 @@ def _made(source: Node, n: Node, place: int, table: Table, across: Across) -> Te
     if source.op != "library" or source.call.effect is not None or _odd(n, source):
         return None
     name = source.call.name
-    known = name in table or name in FOLDS
+    known = name in table or name in REDUCTIONS
     given = source.call.bind([TensorExpr(a) for a in source.args]) if known else None
     made = None
     if given and name in table:
         args, kwargs = as_stored((given.args, dict(given.kwargs)), [n.dtype])
         made = table[name](*args, **kwargs)
-    if given and made is None and name in FOLDS:
+    if given and made is None and name in REDUCTIONS:
         results = (AtenResult(n.shape, n.dtype, n.order),)
         fast = partial(across, name)
         found = lower(AtenCall(name, source.call.overload, *given, results, fast))

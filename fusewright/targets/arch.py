@@ -12,7 +12,7 @@ from typing import Literal
 
 # Kernels that not every GPU has. Those without tensor cores are not listed: all GPUs run them.
 KernelName = Literal[
-    "gemm.packed",  # float32 in two float16 parts, the smaller factor packed first
+    "gemm.packed",  # float32 as two float16 terms, the smaller factor packed first
     "gemm.unpacked",  # the same, packing nothing
     "gemm.half",  # 16 bits
     "attention",  # one pass over keys and values

@@ -18,7 +18,8 @@ from fusewright.targets.target import TARGETS
 from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log
 from tests.support.emitting import EXAMPLES, Emitted, emit_example, emit_text
 
-# Every kind of kernel in one file: maps, folds, moments, long rows, 16-bit types, several outputs.
+# Every kind of kernel in one file: maps, reductions, moments, long rows, 16-bit types, several
+# outputs.
 MIXTURE = """
     import torch
     import torch.nn as nn

@@ -136,10 +136,10 @@ def graph_of(op: Operator, dtype: torch.dtype) -> Graph:
     leaves = [
         node("input", position=k, shape=(ROWS, COLUMNS), dtype=t.dtype) for k, t in enumerate(given)
     ]
-    fold = op.kind == "reduction"
+    reduction = op.kind == "reduction"
     kind = {"bool": torch.bool, "index": torch.int64}.get(op.result, dtype)
-    extra: dict[str, object] = {"dims": (1,)} if fold else {}
-    shape = (ROWS,) if fold else (ROWS, COLUMNS)
+    extra: dict[str, object] = {"dims": (1,)} if reduction else {}
+    shape = (ROWS,) if reduction else (ROWS, COLUMNS)
     if op.name == "bitcast":
         kind = BITS[dtype]
         extra = {"to": kind, "of": dtype}

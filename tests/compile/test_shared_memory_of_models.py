@@ -110,7 +110,7 @@ def test_memory_is_shared_as_in_eager(
         assert not disagreements(ours, theirs, [torch.randn(5, 12)])
 
 
-def test_a_fold_of_nothing_is_compiled(pairs: dict[str, tuple[nn.Module, nn.Module]]) -> None:
+def test_a_reduction_of_nothing_is_compiled(pairs: dict[str, tuple[nn.Module, nn.Module]]) -> None:
     ours, _ = pairs["a diagonal and nothing"]
     assert ours(torch.randn(5, 0)).shape == (5, 0)
 

@@ -18,9 +18,9 @@ from fusewright.targets.target import TARGETS
 
 # Outputs that are different tensors in eager, though some become the same value on the way.
 SAME_VALUE = {
-    "folds of one element": "h = x[:1].relu(); return h.mean(0, keepdim=True), h.amin(0), h, "
+    "reductions of one element": "h = x[:1].relu(); return h.mean(0, keepdim=True), h.amin(0), h, "
     "h.sum(0, keepdim=True), h.amax(0), h.cumsum(0)",
-    "half folds of one element": "h = x[:1].half().abs(); return h, h.mean(0), h.min(0).values",
+    "half reductions of one": "h = x[:1].half().abs(); return h, h.mean(0), h.min(0).values",
     "one product": "return F.linear(x, self.w), x @ self.w.T, torch.mm(x, self.w.T), "
     "torch.einsum('ij,kj->ik', x, self.w)",
     "one product with a bias": "return torch.addmm(self.b, x, self.w.T), "

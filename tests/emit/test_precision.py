@@ -34,7 +34,7 @@ def test_products_are_wrapped_only_for_ieee(target: str) -> None:
     eager = _emitted("eager", target)
     assert "_fusewright_ieee" not in eager
     theirs = target == "cpu"
-    assert ("library products follow PyTorch's flags" in eager) is theirs
+    assert ("library contractions follow PyTorch's flags" in eager) is theirs
     assert ("its conv as tf32" in eager) is not theirs
 
 

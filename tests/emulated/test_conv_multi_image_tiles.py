@@ -187,7 +187,7 @@ def test_ampere_has_no_such_kernels() -> None:
     assert not any(tile.images == "multi" for tile in every)
 
 
-def test_folds_over_channels_stay_within_an_image() -> None:
+def test_reductions_over_channels_stay_within_an_image() -> None:
     module = Layer(nn.Conv2d(256, 64, 3, padding=1), nn.Softmax(1))
     made = make(module, [torch.randn(64, 256, 28, 28)], GPU)
     found = [tile for tile in tiles(made).values() if isinstance(tile, ConvTile)]

@@ -30,8 +30,9 @@ MODELS = {
     "maps that cast": "return t.double() + 1, (t > 0), torch.where(t > 0, t, m), t.half()",
     "numbers of one": "return m[:, :1] + 1, t[:1] * 2, x.permute(3, 1, 0, 2)[:, :1].sin()",
     "broadcasts": "return t + m[:1], t[:, None] + m[None, :1], e + 1, e * m[0, 0], e.sin() + e",
-    "folds": "return t.sum(0), p.sum(1), p.mean((0, 2), keepdim=True), p.amax(3).mT, p.sum(0) + 1",
-    "folds, kept": "return p.amax(1, keepdim=True) * p, x.permute(3, 1, 0, 2).sum(-1)",
+    "reductions": "return t.sum(0), p.sum(1), p.mean((0, 2), keepdim=True), p.amax(3).mT, "
+    "p.sum(0) + 1",
+    "reductions, kept": "return p.amax(1, keepdim=True) * p, x.permute(3, 1, 0, 2).sum(-1)",
     "softmax": "return t.softmax(0), p.softmax(1), torch.log_softmax(t, -1), t.mT.softmax(-1)",
     "norms": "return F.layer_norm(p, (3,)), F.group_norm(p, 2), F.instance_norm(p)",
     "batch norm": "return F.batch_norm(c, None, None, training=True), "

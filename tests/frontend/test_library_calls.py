@@ -12,8 +12,8 @@ import torch
 from fusewright.frontend.data_scalars import computed, item
 from fusewright.frontend.library_calls import (
     NEW_MEMORY,
+    contraction_flops,
     library_call,
-    product_flops,
     without_bias,
 )
 from fusewright.frontend.lowering.call import AtenCall, AtenResult
@@ -292,4 +292,4 @@ def test_new_memory_is_nobody_elses(name: str) -> None:
     ],
 )
 def test_operations_of_products(name: str, shapes: list[Shape], result: Shape, flops: int) -> None:
-    assert product_flops(name, shapes, result, 4) == flops
+    assert contraction_flops(name, shapes, result, 4) == flops

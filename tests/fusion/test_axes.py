@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fusewright.fusion.axes import Incompatible, Load, LoopAxes, loops
-from fusewright.ir.builder import TensorExpr, fold, permute, pointwise, reshape
+from fusewright.ir.builder import TensorExpr, permute, pointwise, reduce, reshape
 from fusewright.ir.graph import BatchSize, Node, Size, node, toposort
 
 BATCH = BatchSize(1)
@@ -34,9 +34,9 @@ def test_a_map_has_rows_only() -> None:
     assert found.inner == frozenset()
 
 
-def test_a_fold_runs_over_its_dimensions() -> None:
+def test_a_reduction_runs_over_its_dimensions() -> None:
     x = leaf(BATCH, 6, 4)
-    found = common(x - fold("mean", x, [1, 2], keepdim=True))
+    found = common(x - reduce("mean", x, [1, 2], keepdim=True))
     assert axis_sizes(found, found.rows) == [BATCH]
     assert sorted(map(int, axis_sizes(found, found.inner))) == [4, 6]  # type: ignore[arg-type]
 
@@ -45,7 +45,7 @@ def test_a_reshape_splits_an_axis_everywhere() -> None:
     x = leaf(BATCH, 12)
     y = pointwise("exp", x)
     grouped = reshape(y, (BATCH, 3, 4))
-    total = fold("sum", grouped, [2], keepdim=True)
+    total = reduce("sum", grouped, [2], keepdim=True)
     found = common(reshape(grouped * total, (BATCH, 12)) + 1.0, total)
     assert [found.sizes[a] for a in found.dims[id(y.node)][1]] == [3, 4]
     assert axis_sizes(found, found.inner) == [4]
@@ -73,9 +73,9 @@ def build_transpose() -> list[TensorExpr]:
     return [y + permute(y, (1, 0))]
 
 
-def build_two_folds() -> list[TensorExpr]:
+def build_two_reductions() -> list[TensorExpr]:
     x = leaf(4, 6)
-    return [fold("sum", x, [0]), fold("sum", x, [1])]
+    return [reduce("sum", x, [0]), reduce("sum", x, [1])]
 
 
 def build_prime_reshape() -> list[TensorExpr]:
@@ -83,22 +83,22 @@ def build_prime_reshape() -> list[TensorExpr]:
     return [pointwise("exp", reshape(y, (6, 6)))]
 
 
-def build_fold_of_fold() -> list[TensorExpr]:
-    return [fold("max", fold("sum", leaf(4, 6), [1]), [0])]
+def build_reduction_of_reduction() -> list[TensorExpr]:
+    return [reduce("max", reduce("sum", leaf(4, 6), [1]), [0])]
 
 
 def build_two_position_orders() -> list[TensorExpr]:
     y = pointwise("exp", leaf(4, 6))
-    return [fold("argmax", y, [0, 1]), fold("argmax", permute(y, (1, 0)), [0, 1])]
+    return [reduce("argmax", y, [0, 1]), reduce("argmax", permute(y, (1, 0)), [0, 1])]
 
 
 @pytest.mark.parametrize(
     ("build", "words"),
     [
         (build_transpose, "its own transpose"),
-        (build_two_folds, "folds over different axes"),
+        (build_two_reductions, "reductions over different axes"),
         (build_prime_reshape, "share no factor"),
-        (build_fold_of_fold, "folds over different axes"),
+        (build_reduction_of_reduction, "reductions over different axes"),
         (build_two_position_orders, "different orders"),
     ],
 )
@@ -110,7 +110,7 @@ def test_what_has_no_common_loops(build: object, words: str) -> None:
 def test_positions_are_counted_in_the_order_of_the_argument() -> None:
     x = leaf(4, 6)
     turned = permute(x, (1, 0))
-    position = fold("argmax", turned, [0, 1])
+    position = reduce("argmax", turned, [0, 1])
     found = common(position)
     assert [found.sizes[a] for a in found.positions] == [6, 4]
 

@@ -150,4 +150,4 @@ def test_kernels_that_wait_for_each_other_are_no_circle(seed: int, target: str) 
 
 def test_it_says_why_neighbours_stay_apart() -> None:
     made = planned("return (x - x.mean(-1, keepdim=True)).sum()", ROWS)
-    assert any("folds over different axes" in note for note in made.notes)
+    assert any("reductions over different axes" in note for note in made.notes)

@@ -1,4 +1,4 @@
-"""What random problems draw beside maps, folds and views: operators as lines of text.
+"""What random problems draw beside maps, reductions and views: operators as lines of text.
 
 `{x}` is an old value of shape s, `{y}` another one of its shape, `{i}` an input, `{d}` one of x's
 dimensions, `{k}` a number from 1 to 3, `{t}` its type; `P(sizes)` is a new parameter. What PyTorch
@@ -27,7 +27,7 @@ SCANS = (
     *("{x}.flip({d}).cumsum({d}).flip({d})", "{x}.softmax({d}).cumsum({d})"),
     *("({x} - {x}.mean({d}, keepdim=True)).cumsum({d})",),
 )
-FOLDS = (
+REDUCTIONS = (
     *("{x}.std({d})", "{x}.var({d}, unbiased=False)", "torch.linalg.vector_norm({x}, 1, {d})"),
     *("torch.tanh({x}).prod({d})", "{x}.max({d})[0]", "{x}.min({d}, keepdim=True).values"),
     *("F.normalize({x}, dim={d})", "torch.var_mean({x}, {d})[1]", "{x}.logsumexp({d})"),
@@ -132,7 +132,7 @@ LOSSES = (
     *("F.triplet_margin_loss({x}, {y}, {x} + 0.5)", "(1 - {x} * {y}).clamp_min(0).mean()"),
 )
 KINDS = (
-    *(MOVES, MOVES, SCANS, FOLDS, FOLDS, CHOICES),
+    *(MOVES, MOVES, SCANS, REDUCTIONS, REDUCTIONS, CHOICES),
     *(PRODUCTS, CONVOLUTIONS, POOLS, NORMS, LOSSES),
 )
 # What happens in place to a fresh copy.

@@ -2,7 +2,7 @@
 
 `program(seed)` is the text of a problem: the same text for the same seed. A value is a variable of
 known shape and of the program's type; each statement takes old values and makes a new one, so that
-reuse, several outputs, broadcasts, views between steps and folds at any place come about by
+reuse, several outputs, broadcasts, views between steps and reductions at any place come about by
 themselves. `large` ones have shapes for which GPUs have forms of their own.
 """
 
@@ -38,7 +38,7 @@ BINARY = (
     *("{0} * torch.tanh({1})", "{0} / ({1}.abs() + 1)", "torch.where({0} > {1}, {0}, 0.5)"),
     *("torch.lerp({0}, {1}, 0.25)", "torch.addcmul({0}, torch.tanh({1}), torch.tanh({0}))"),
 )
-FOLDS = ("sum", "mean", "amax", "amin", "logsumexp", "norm", "var")
+REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", "norm", "var")
 HEAD = """import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -145,7 +145,7 @@ def _with_parameter(w: Writer) -> None:
         w.new(w.rng.choice(BINARY).format(x, y), w.shapes[x])
 
 
-def _fold(w: Writer) -> None:
+def _reduction(w: Writer) -> None:
     x = w.pick()
     shape = w.shapes[x]
     if not shape:
@@ -155,7 +155,7 @@ def _fold(w: Writer) -> None:
         list(range(len(shape)))[-count:] if w.rng.random() < 0.7 else [w.rng.randrange(len(shape))]
     )
     keep = w.rng.random() < 0.6
-    op = w.rng.choice(FOLDS)
+    op = w.rng.choice(REDUCTIONS)
     if op == "var" and size(tuple(shape[d] for d in dims)) < 2:
         op = "mean"
     function = f"torch.linalg.vector_norm({x}, " if op == "norm" else f"{x}.{op}("
@@ -270,10 +270,10 @@ VIEWS: tuple[Callable[[Writer, str, tuple[int, ...]], None], ...] = (
     _permute, _permute, _flatten, _split, _split, _unsqueeze, _expand, _narrow,
 )  # fmt: skip
 STEPS: tuple[Callable[[Writer], None], ...] = (
-    _unary, _unary, _unary, _binary, _binary, _with_parameter, _fold, _fold, _normalise, _normalise,
-    _view, _view, _linear, *(_operator,) * 7, _in_place,
+    _unary, _unary, _unary, _binary, _binary, _with_parameter, _reduction, _reduction, _normalise,
+    _normalise, _view, _view, _linear, *(_operator,) * 7, _in_place,
 )  # fmt: skip
 # Rows that are kept and read again, and tensors that are turned, more often.
-LARGE_STEPS = (*STEPS, *(_normalise,) * 7, *(_fold,) * 2, *(_unary,) * 2, *(_turned,) * 2)
+LARGE_STEPS = (*STEPS, *(_normalise,) * 7, *(_reduction,) * 2, *(_unary,) * 2, *(_turned,) * 2)
 # A third is plain, the others are of kinds.
 DRAWN = ("plain",) * (len(fuzz_kinds.KINDS) // 2) + tuple(fuzz_kinds.KINDS)

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from tests.fuzz import kinds as fuzz_kinds
-from tests.fuzz.folds_behind import behind
 from tests.fuzz.judged import EagerRaises, NoReason, judged, prepared, refusal
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.programs import program
+from tests.fuzz.reductions_behind import behind
 from tests.fuzz.trials import owners, wrong
 from tests.fuzz.writer import Facts, Writer, facts
 from tests.support.agreement import copied, disagreements, other_bits, structure
@@ -265,7 +265,7 @@ def test_facts_are_read_back() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_folds_behind_products_are_problem_files(seed: int) -> None:
+def test_reductions_behind_products_are_problem_files(seed: int) -> None:
     scope: dict[str, object] = {}
     exec(behind(seed), scope)
     assert behind(seed) == behind(seed) != behind(seed, large=True)

@@ -1,4 +1,4 @@
-"""Convolutions whose kernels fold channels: whole models, as good as eager. They need sm_90a."""
+"""Convolutions whose kernels reduce channels: whole models, as good as eager. They need sm_90a."""
 
 from __future__ import annotations
 

@@ -410,10 +410,10 @@ def test_tails(library: Library, subject: Subject) -> None:
 @pytest.mark.parametrize("rows", [150, 16, 9])
 def test_a_row_that_is_not_finite_leaves_its_neighbours_alone(library: Library, rows: int) -> None:
     """Whole segments of finite rows never see shared memory; the others, and edges, do."""
-    folds = (s for s in (*SCHEDULES, *EXTRAS, *SHARED) if s.body in ("group_norm", "softmax"))
+    reductions = (s for s in (*SCHEDULES, *EXTRAS, *SHARED) if s.body in ("group_norm", "softmax"))
     left, right = factors(1, rows, 768, 260)
     left[rows // 2, 5], left[rows - 1, 7] = float("inf"), float("nan")
-    for subject in (s for s in folds if s.entry in library.parts):
+    for subject in (s for s in reductions if s.entry in library.parts):
         ins = subjects.operands(subject, 1, rows, 768, "cuda")
         actual = run(library, subject, left, right, *ins)
         expected = subjects.meaning(subject, exact(left, right), *ins)

@@ -9,7 +9,16 @@ import torch
 import torch.nn.functional as F
 
 from fusewright.ir import decompositions
-from fusewright.ir.builder import TensorExpr, cast, constant, count, fold, permute, pointwise, where
+from fusewright.ir.builder import (
+    TensorExpr,
+    cast,
+    constant,
+    count,
+    permute,
+    pointwise,
+    reduce,
+    where,
+)
 from fusewright.ir.graph import BatchSize, Graph, check, node
 from fusewright.ir.interpreter import interpret
 
@@ -34,8 +43,8 @@ ARITHMETIC: list[
     (lambda x: 3.0 / x + 1, lambda x: 3.0 / x + 1),
     (lambda x: where(x > 0.5, x, -1.0), lambda x: torch.where(x > 0.5, x, -1.0)),
     (lambda x: where(x <= 0.5, 2.0, x), lambda x: torch.where(x <= 0.5, 2.0, x)),
-    (lambda x: fold("sum", x, [-1], keepdim=True) * x, lambda x: x.sum(-1, keepdim=True) * x),
-    (lambda x: fold("max", x, [0, 1]), lambda x: x.amax((0, 1))),
+    (lambda x: reduce("sum", x, [-1], keepdim=True) * x, lambda x: x.sum(-1, keepdim=True) * x),
+    (lambda x: reduce("max", x, [0, 1]), lambda x: x.amax((0, 1))),
     (lambda x: permute(x, (-1, 0)) + 1, lambda x: x.t() + 1),
     (lambda x: cast(x, torch.float32), lambda x: x.float()),
 ]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fusewright.errors import InternalError
-from fusewright.ir.builder import TensorExpr, fold, pad, pointwise, reshape
+from fusewright.ir.builder import TensorExpr, pad, pointwise, reduce, reshape
 from fusewright.ir.graph import (
     BatchSize,
     Graph,
@@ -153,7 +153,7 @@ def test_base_sees_through_views() -> None:
 
 def test_show() -> None:
     x = leaf()
-    graph = Graph((x.node,), (fold("sum", pointwise("exp", x), [-1]).node,))
+    graph = Graph((x.node,), (reduce("sum", pointwise("exp", x), [-1]).node,))
     assert show(graph) == (
         "%0 = input(position=0): float32[batch, 6]\n"
         "%1 = exp(%0): float32[batch, 6]\n"

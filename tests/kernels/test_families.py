@@ -109,7 +109,7 @@ def test_what_a_family_refuses_is_a_kernel_of_another() -> None:
     inputs = (torch.randn(32, 8), torch.randn(2 * MOST_COLUMNS, 8))
     made = planned(Nearest(), inputs, "sm_90a")
     assert [k.family for k in made.kernels] == ["distances", "rowwise"]
-    assert any("does not hold what is folded" in note for note in made.notes)
+    assert any("does not hold what is reduced" in note for note in made.notes)
 
 
 @pytest.mark.parametrize("name", ["cpu", "sm_90a"])

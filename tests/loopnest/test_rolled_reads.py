@@ -21,13 +21,15 @@ ARCHS = ["-std=c++17", *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ("80"
 
 
 class Rolled(nn.Module):
-    def __init__(self, shifts: tuple[int, ...], dims: tuple[int, ...], fold: bool = False) -> None:
+    def __init__(
+        self, shifts: tuple[int, ...], dims: tuple[int, ...], reduction: bool = False
+    ) -> None:
         super().__init__()
-        self.shifts, self.dims, self.fold = shifts, dims, fold
+        self.shifts, self.dims, self.reduction = shifts, dims, reduction
 
     def forward(self, x: Tensor) -> Tensor:
         y = x.roll(self.shifts, self.dims) * 2
-        return y.softmax(-1) if self.fold else y
+        return y.softmax(-1) if self.reduction else y
 
 
 def text_of(model: nn.Module, *shape: int, target: str = "sm_90a") -> str:
@@ -61,8 +63,8 @@ def test_one_load_for_an_element(
 @pytest.mark.compiler
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_it_compiles_without_spills(target: str, tmp_path: Path) -> None:
-    for shifts, fold in (((3, 5), False), ((3, 8), True)):
-        text = text_of(Rolled(shifts, (2, 3), fold), 6, 4, 24, 32, target=target)
+    for shifts, reduction in (((3, 5), False), ((3, 8), True)):
+        text = text_of(Rolled(shifts, (2, 3), reduction), 6, 4, 24, 32, target=target)
         found, _ = compile_text(text, ARCHS, tmp_path)
         assert found
         assert [u for u in found if u.spill_bytes or u.stack_bytes] == []

@@ -1,4 +1,4 @@
-"""Results that a cat joins are written into it: by folds, maps, products and convolutions."""
+"""Results that a cat joins are written into it: by reductions, maps, products and convolutions."""
 
 from __future__ import annotations
 

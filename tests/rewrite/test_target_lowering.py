@@ -60,7 +60,7 @@ MOVED = [
     ),
     *("F.pad(x.reshape(-1, 4, 480), (5, 0)) * 2", "(x > 0).tril()", "x.long().roll(2, 2)"),
 ]
-FOLDED = [
+REDUCED = [
     *("x.sum(1)", "x.mean((1, 2))", "x.amax(2)", "x.argmax(1)", "x.argmin(2, keepdim=True)"),
     *("x.softmax(1)", "x.log_softmax(2)", "torch.logsumexp(x, 1).relu()", "x.max(1)[0]"),
     *("x.min(2)[1]", "x.var(1)", "x.std((1, 2), keepdim=True)", "(x * 0.1 + 1).prod(1)"),
@@ -135,7 +135,7 @@ def calls(graph: Graph) -> list[object]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", [*MOVED, *FOLDED])
+@pytest.mark.parametrize("row", [*MOVED, *REDUCED])
 def test_the_rewritten_graph_has_the_same_meaning(row: str) -> None:
     after = lower_for_target(graph_of(row), GPU)
     assert not calls(after)
@@ -163,7 +163,7 @@ def test_what_has_no_map_or_no_fast_one_stays(row: str) -> None:
         ("x.relu().sum(1)", 16, torch.float32, False),
     ],
 )
-def test_the_cpu_folds_floats_across_memory_where_it_pays(
+def test_the_cpu_reduces_floats_across_memory_where_it_pays(
     row: str, beside: int, dtype: torch.dtype, stays: bool
 ) -> None:
     x = torch.ones(4, 6, beside, dtype=dtype)
@@ -200,7 +200,7 @@ def test_both_results_of_a_call_are_ours() -> None:
             return values, places
 
     made = make(Both(), [image()], GPU)
-    assert [len(kernel.folds) for kernel in made.plan.kernels] == [2]
+    assert [len(kernel.reductions) for kernel in made.plan.kernels] == [2]
     assert not made.plan.libraries
 
 
@@ -211,7 +211,7 @@ def test_both_results_of_a_call_are_ours() -> None:
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, nn.Module]:
     folder = tmp_path_factory.mktemp("late")
     path = folder / "rows.py"
-    rows = [*MOVED, *FOLDED, *POOLED]
+    rows = [*MOVED, *REDUCED, *POOLED]
     path.write_text(MODEL.format(results=",\n            ".join(rows)), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passes, "lower_for_target", lambda graph, _: written(graph))
@@ -228,7 +228,7 @@ def test_kernels_compute_it(compiled: tuple[Case, nn.Module], batch: int) -> Non
     x = image(batch)
     with torch.no_grad():
         assert ready(ours, [x])
-    rows = [*MOVED, *FOLDED, *POOLED]
+    rows = [*MOVED, *REDUCED, *POOLED]
     found = disagreements(ours, case.model, [x])
     assert [f"{rows[int(t.split(':')[0])]}: {t}" if t[0].isdigit() else t for t in found] == []
 
@@ -243,7 +243,7 @@ def test_pieces_are_read_where_they_lie(compiled: tuple[Case, nn.Module]) -> Non
 
 @pytest.mark.gpu
 @torch.no_grad()
-@pytest.mark.parametrize("row", [*MOVED, *FOLDED, *POOLED])
+@pytest.mark.parametrize("row", [*MOVED, *REDUCED, *POOLED])
 def test_gpu_kernels_compute_it(row: str) -> None:
     model = Called(row)
     ours = fusewright.optimize(model, [image()], target="cuda").cuda()
@@ -256,7 +256,8 @@ ACROSS = [(3, 7, 50), (5, 33, 40), (2, 600, 33), (2, 3000, 20), (40_000, 19), (3
 
 
 def peculiar(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Rows along the last but one dimension, or the last of two: all kinds that a fold may meet."""
+    """Rows along the last but one dimension, or the last of two: all kinds that a reduction may
+    meet."""
     x = torch.randn(shape, dtype=torch.float64) * 20
     rows = x.movedim(-2, -1).flatten(0, -2) if len(shape) > 2 else x
     rows[0::7] = rows[0::7].sort(-1)[0]

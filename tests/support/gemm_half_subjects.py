@@ -22,7 +22,12 @@ from tests.support.gemm_subjects import BODIES, SCHEDULES, WIDTHS, WORDS, Librar
 
 KINDS = {torch.float16: "half_t", torch.bfloat16: "bfloat_t"}
 OWN_WIDTHS = (128, 160, 192)
-OWN_FOLDS = (("group_norm", 64, 8), ("softmax", 32, 8), ("row_sum", 64, 1), ("group_norm", 128, 4))
+OWN_REDUCTIONS = (
+    ("group_norm", 64, 8),
+    ("softmax", 32, 8),
+    ("row_sum", 64, 1),
+    ("group_norm", 128, 4),
+)
 PARTS = 264  # room for those of two tiles of each block, on any Hopper
 # What is compiled beside the schedules of bfloat16 with rows along k: left, right turned -> type.
 LAYOUTS = {
@@ -100,7 +105,7 @@ def _chosen() -> Iterable[Half]:
             turned = (width > 128, True)
             yield Half(Subject("copy", width, False, 0, 1), torch.float16, turned, own=True)
         yield Half(Subject("residual_scale", width, False, 0, 8), torch.float16, own=True)
-    for body, segment, vector in OWN_FOLDS:
+    for body, segment, vector in OWN_REDUCTIONS:
         yield Half(Subject(body, 128, False, segment, vector), torch.bfloat16, own=True)
 
 

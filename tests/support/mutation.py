@@ -25,8 +25,9 @@ from tests.support.folders import PROBLEMS
 from tests.support.mutation_operators import OPERATORS, Operator
 
 # Problems of tests/corpus/problems whose emitted files are mutated: a map after a product, two
-# folds with two outputs, moments with parameters, a row that is kept between three passes, a row
-# that is no multiple of a vector, one that is longer than a buffer, and rows that lie side by side.
+# reductions with two outputs, moments with parameters, a row that is kept between three passes, a
+# row that is no multiple of a vector, one that is longer than a buffer, and rows that lie side by
+# side.
 SUBJECTS = (
     "linear_relu", "mean_and_max", "normalised_gate", "softmax_rows", "log_sum_exp", "wide_mean",
     "row_mean", "channel_gate",

@@ -104,7 +104,8 @@ class Otherwise(TorchDispatchMode):
 
 
 def _chain(given: object, made: object) -> float:
-    """How many roundings of its size a fold in float64 may have, of which nothing wider can judge.
+    """How many roundings of its size a reduction in float64 may have, of which nothing wider can
+    judge.
 
     PyTorch adds the terms of some norms one after the other, in eight lanes.
     """

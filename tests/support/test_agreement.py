@@ -174,8 +174,8 @@ class Ordered(nn.Module):
         return torch.sqrt(total - total.double().round(decimals=4).float())
 
 
-class Folded(nn.Module):
-    """The same sum, folded in halves first."""
+class Reduced(nn.Module):
+    """The same sum, reduced in halves first."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         total = x[..., ::2].sum(-1) + x[..., 1::2].sum(-1)
@@ -205,9 +205,9 @@ class Shorter(Ordered):
 def test_the_order_of_a_sum_is_luck_and_a_product_is_not() -> None:
     torch.manual_seed(5)
     x = torch.rand(4096, 6)
-    ordered, folded = Ordered()(x), Folded()(x)
-    assert (ordered.isnan() != folded.isnan()).any(), "the inputs must tell the orders apart"
-    assert not disagreements(Folded(), Ordered(), [x])
+    ordered, reduced = Ordered()(x), Reduced()(x)
+    assert (ordered.isnan() != reduced.isnan()).any(), "the inputs must tell the orders apart"
+    assert not disagreements(Reduced(), Ordered(), [x])
     assert disagreements(Shorter(), Ordered(), [x])
     assert not disagreements(Scaled(), Scaled(), [x])
     assert disagreements(Scaled(wrong=True), Scaled(), [x])

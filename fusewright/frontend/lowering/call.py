@@ -21,7 +21,8 @@ from fusewright.ir.builder import TensorExpr, cast, constant
 from fusewright.ir.graph import BatchSize, Shape
 
 LANES = 16  # of them in a cache line: rows side by side that a CPU takes together
-LEAST_BESIDE = 8  # neighbouring rows of a fold across memory: fewer would waste most of each access
+# Neighbouring rows of a reduction across memory: fewer would waste most of each access.
+LEAST_BESIDE = 8
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class AtenResult:
 class AtenCall:
     """One ATen call. Tensor arguments are Values; sizes that depend on the batch are Batch.
 
-    across: whether a fold of a tensor over dimensions may run across memory, where the elements of
-    a row do not lie together.
+    across: whether a reduction of a tensor over dimensions may run across memory, where the
+    elements of a row do not lie together.
     """
 
     name: str
@@ -48,8 +49,8 @@ class AtenCall:
     results: tuple[AtenResult, ...]
     across: Callable[[TensorExpr, Sequence[int]], bool] = lambda _x, _dims: False
 
-    def folds(self, x: TensorExpr, dims: Sequence[int], *, one: bool = False) -> bool:
-        """Whether our folds take these dimensions. one: also if these have one element."""
+    def reduces(self, x: TensorExpr, dims: Sequence[int], *, one: bool = False) -> bool:
+        """Whether our reductions take these dimensions. one: also if these have one element."""
         if not x.shape:  # a number has one dimension for PyTorch, and none for us
             return False
         alone = one and all(x.shape[d] == 1 for d in dims)
@@ -94,23 +95,23 @@ def _sample(argument: Any) -> Any:
 
 
 def trailing(x: TensorExpr, dims: Sequence[int]) -> bool:
-    """Whether a fold over `dims` runs along the innermost dimension, so that rows lie together."""
+    """Whether a reduction over `dims` runs along the innermost dimension: rows lie together."""
     order = x.node.order or tuple(range(len(x.shape)))
     inner = [d for d in order if x.shape[d] != 1]
     return not inner or inner[-1] in {d % len(x.shape) for d in dims}
 
 
 def beside(x: TensorExpr, dims: Sequence[int]) -> float:
-    """How many rows of a fold over `dims` lie side by side in memory; infinite with the batch."""
-    folded = {d % len(x.shape) for d in dims}
+    """How many rows of a reduction over `dims` lie side by side; infinite with the batch."""
+    reduced = {d % len(x.shape) for d in dims}
     order = x.node.order or tuple(range(len(x.shape)))
-    inner = takewhile(lambda d: d not in folded, reversed(order))
+    inner = takewhile(lambda d: d not in reduced, reversed(order))
     sizes = [x.shape[d] for d in inner]
     return prod(s if isinstance(s, int) else inf for s in sizes)
 
 
 def abreast(x: TensorExpr, dims: Sequence[int], least: int = LANES) -> bool:
-    """Whether so many rows of a fold over `dims` lie side by side, in a type computed as float."""
+    """Whether so many rows of a reduction lie side by side, in a type computed as float."""
     return x.dtype in FLOAT and beside(x, dims) >= least
 
 

@@ -1,4 +1,4 @@
-"""Losses -> our maps, and one fold over everything.
+"""Losses -> our maps, and one reduction over everything.
 
 Each formula is the one that PyTorch computes element by element (aten/src/ATen/native/Loss.cpp,
 Distance.cpp). A function takes the arguments of an ATen call, tensors as Values, and returns None
@@ -15,7 +15,7 @@ import torch
 
 from fusewright.common.dtypes import FLOATS
 from fusewright.frontend.lowering.call import abreast, trailing
-from fusewright.ir.builder import TensorExpr, cast, fold, pointwise, reshape, where
+from fusewright.ir.builder import TensorExpr, cast, pointwise, reduce, reshape, where
 from fusewright.ir.decompositions import wide
 from fusewright.ir.graph import node
 from fusewright.ir.library_call import LibraryCall, Scalar, TensorRef
@@ -50,8 +50,8 @@ def _reduced(each: TensorExpr, reduction: int, dtype: torch.dtype) -> TensorExpr
         return cast(each, dtype)
     last = each.shape[-1]
     if len(each.shape) > 1 and isinstance(last, int) and last >= LEAST_ROW:
-        each = fold(OPS[reduction], each, [len(each.shape) - 1])
-    return cast(fold(OPS[reduction], each, range(len(each.shape))), dtype)
+        each = reduce(OPS[reduction], each, [len(each.shape) - 1])
+    return cast(reduce(OPS[reduction], each, range(len(each.shape))), dtype)
 
 
 def _squared(x: TensorExpr, y: TensorExpr, _: float) -> TensorExpr:
@@ -90,11 +90,11 @@ def _cosine(x: TensorExpr, y: TensorExpr, dim: int = 1, eps: float = 1e-8) -> Te
     if not _like(x, y) or not trailing(x, [dim]) or not trailing(y, [dim]):
         return None
     a, b = (_unit(wide(v), dim, eps) for v in (x, y))
-    return cast(fold("sum", a * b, [dim]), x.dtype)
+    return cast(reduce("sum", a * b, [dim]), x.dtype)
 
 
 def _unit(x: TensorExpr, dim: int, eps: float) -> TensorExpr:
-    length = pointwise("sqrt", fold("sum", x * x, [dim], keepdim=True))
+    length = pointwise("sqrt", reduce("sum", x * x, [dim], keepdim=True))
     return x / pointwise("maximum", length, eps)
 
 
@@ -125,15 +125,15 @@ def _cross_entropy(
     )
     made = node("library", [x.node, target.node], shape=kept, dtype=x.dtype, call=call)
     less = TensorExpr(made)
-    top = fold("max", wide(x), [1], keepdim=True)
-    total = fold("sum", pointwise("exp", wide(x) - top), [1])
+    top = reduce("max", wide(x), [1], keepdim=True)
+    total = reduce("sum", pointwise("exp", wide(x) - top), [1])
     counts = pointwise("ne", target, ignore)
     each = where(counts, pointwise("log", total) + (wide(less) + reshape(top, kept)), 0.0)
     if reduction not in OPS:
         return cast(each, x.dtype)
     dims = range(len(kept))
-    found = fold("sum", each, dims)
-    mean = found / fold("sum", cast(counts, each.dtype), dims) if reduction == MEAN else found
+    found = reduce("sum", each, dims)
+    mean = found / reduce("sum", cast(counts, each.dtype), dims) if reduction == MEAN else found
     return cast(mean, x.dtype)
 
 

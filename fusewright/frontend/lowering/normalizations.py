@@ -12,14 +12,14 @@ import torch
 
 from fusewright.frontend.lowering.call import AtenCall, Lowered, wide
 from fusewright.ir import decompositions
-from fusewright.ir.builder import TensorExpr, cast, fold, pointwise, reshape
+from fusewright.ir.builder import TensorExpr, cast, pointwise, reduce, reshape
 from fusewright.ir.graph import BatchSize, numel, times
 
 
 def _layer_norm(call: AtenCall) -> Lowered:
     x: TensorExpr = call.args[0]
     dims = tuple(range(len(x.shape) - len(call.args[1]), len(x.shape)))
-    if not call.folds(x, dims):
+    if not call.reduces(x, dims):
         return None
     weight, bias = wide([call.get(2, "weight"), call.get(3, "bias")])
     y, _, _ = decompositions.normalise(
@@ -31,13 +31,13 @@ def _layer_norm(call: AtenCall) -> Lowered:
 def _rms_norm(call: AtenCall) -> Lowered:
     x: TensorExpr = call.args[0]
     dims = tuple(range(len(x.shape) - len(call.args[1]), len(x.shape)))
-    if not call.folds(x, dims):
+    if not call.reduces(x, dims):
         return None
     (weight,) = wide([call.get(2, "weight")])
     inner = decompositions.wide(x)
     given = call.get(3, "eps")
     eps = torch.finfo(inner.dtype).eps if given is None else given
-    y = inner * pointwise("rsqrt", fold("mean", inner * inner, dims, keepdim=True) + eps)
+    y = inner * pointwise("rsqrt", reduce("mean", inner * inner, dims, keepdim=True) + eps)
     return cast(decompositions.affine(y, weight, None), call.dtype)
 
 
@@ -63,7 +63,7 @@ def _per_channel(x: TensorExpr, *values: TensorExpr | None) -> list[TensorExpr |
 def _instance_norm(call: AtenCall) -> Lowered:
     x, weight, bias, running_mean, _, use_input_statistics, _, eps = call.args[:8]
     dims = tuple(range(2, len(x.shape)))
-    if not use_input_statistics or running_mean is not None or not call.folds(x, dims):
+    if not use_input_statistics or running_mean is not None or not call.reduces(x, dims):
         return None
     y, _, _ = decompositions.normalise(decompositions.wide(x), dims, eps)
     return cast(decompositions.affine(y, *_per_channel(y, *wide([weight, bias]))), call.dtype)
@@ -74,7 +74,7 @@ def _batch_norm_train(call: AtenCall) -> Lowered:
     mean, saved scale, new running mean, new running variance."""
     x, weight, bias, running_mean, running_var, training, momentum, eps = call.args
     dims = tuple(d for d in range(len(x.shape)) if d != 1)
-    if not training or not call.folds(x, dims):
+    if not training or not call.reduces(x, dims):
         return None
     inner = decompositions.wide(x)
     y, mean, _ = decompositions.normalise(inner, dims, eps)
@@ -96,7 +96,7 @@ def _batch_norm_no_stats(call: AtenCall) -> Lowered:
     """(x, weight, bias, training, momentum, eps): always the batch's own statistics."""
     x, weight, bias, training, _, eps = call.args
     dims = tuple(d for d in range(len(x.shape)) if d != 1)
-    if not training or not call.folds(x, dims):
+    if not training or not call.reduces(x, dims):
         return None
     y, _, _ = decompositions.normalise(decompositions.wide(x), dims, eps)
     return (

@@ -1,4 +1,4 @@
-"""Pools -> maps of pieces of the image, or folds where the windows tile it.
+"""Pools -> maps of pieces of the image, or reductions where the windows tile it.
 
     max_pool2d(x, 2)      ->  maximum(maximum(x[::2, ::2], x[::2, 1::2]), ...)
     avg_pool2d(x, 16)     ->  mean over both 16 of x.view(..., h, 16, w, 16)
@@ -10,9 +10,9 @@ counts what is inside by pieces of ones.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from itertools import product as combinations
 from math import prod
 from types import MappingProxyType
@@ -20,7 +20,7 @@ from typing import Any
 
 from fusewright.common.dtypes import FLOATS
 from fusewright.frontend.lowering.call import per_dimension
-from fusewright.ir.builder import TensorExpr, cast, expand, fold, narrow, pad, pointwise, reshape
+from fusewright.ir.builder import TensorExpr, cast, expand, narrow, pad, pointwise, reduce, reshape
 from fusewright.ir.decompositions import wide
 from fusewright.ir.graph import node
 
@@ -134,7 +134,7 @@ def _pool(
 
 def _largest(pool: _PoolGeometry) -> TensorExpr:
     if pool.tiles and prod(pool.kernel) > MOST_OF_A_TILE:
-        return fold("max", *_tiled(pool))
+        return reduce("max", *_tiled(pool))
     return _joined(pool, -float("inf"), lambda a, b: pointwise("maximum", a, b))
 
 
@@ -142,7 +142,7 @@ def _mean(pool: _PoolGeometry, counts: bool = True, divisor: int | None = None) 
     if pool.tiles and prod(pool.kernel) > MOST_OF_A_TILE:
         tiled, dims = _tiled(pool)
         taken = "sum" if divisor else "mean"
-        result = fold(taken, wide(tiled), dims)
+        result = reduce(taken, wide(tiled), dims)
         return cast(result / float(divisor) if divisor else result, pool.image.dtype)
     # Eager's sum begins with 0, so it is 0 where all are -0.
     total = _joined(pool, 0.0, lambda a, b: a + b) + 0.0
@@ -161,7 +161,7 @@ def _tiled(pool: _PoolGeometry) -> tuple[TensorExpr, list[int]]:
 def _count(pool: _PoolGeometry, counts: bool) -> TensorExpr | float:
     """How many elements each window averages: a factor for each dimension."""
     factors = [_counted(pool, d, counts) for d in range(len(pool.kernel))]
-    return reduce(lambda a, b: a * b, factors)
+    return functools.reduce(lambda a, b: a * b, factors)
 
 
 def _counted(pool: _PoolGeometry, d: int, counts: bool) -> TensorExpr | float:
@@ -176,7 +176,7 @@ def _counted(pool: _PoolGeometry, d: int, counts: bool) -> TensorExpr | float:
     sides = (0, high - low) if counts else (low, high)
     padded = pad(ones, [sides if k == d else (0, 0) for k in range(rank)])
     pieces = (_piece(pool, padded, d, d, place) for place in range(pool.kernel[d]))
-    return reduce(lambda a, b: a + b, pieces)
+    return functools.reduce(lambda a, b: a + b, pieces)
 
 
 def _joined(
@@ -185,7 +185,7 @@ def _joined(
     """Each window's elements: those of a line, then lines, which other windows have, too."""
     found = list(_pieces(pool, fill))
     for size in reversed(pool.kernel):
-        found = [reduce(join, found[k : k + size]) for k in range(0, len(found), size)]
+        found = [functools.reduce(join, found[k : k + size]) for k in range(0, len(found), size)]
     return found[0]
 
 

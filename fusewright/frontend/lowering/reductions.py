@@ -1,6 +1,6 @@
-"""ATen calls that reduce dimensions -> our folds. A fold that does not run along the innermost
-dimension is a library call at first: how fast its rows are, which do not lie together in memory,
-depends on the target (rewrite/target_lowering.py)."""
+"""ATen calls that reduce dimensions -> our reductions. A reduction that does not run along the
+innermost dimension is a library call at first: how fast its rows are, which do not lie together in
+memory, depends on the target (rewrite/target_lowering.py)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import torch
 from fusewright.common.dtypes import FLOATS
 from fusewright.frontend.lowering.call import AtenCall, Lowered, dims_of, promoted
 from fusewright.ir import decompositions
-from fusewright.ir.builder import TensorExpr, cast, fold, pointwise
+from fusewright.ir.builder import TensorExpr, cast, pointwise, reduce
 from fusewright.ir.graph import BatchSize
 
 Lowering = Callable[[AtenCall], Lowered]
 
 
-def _fold(op: str) -> Lowering:
-    """Folds with arguments (x, dims, keepdim)."""
+def _reduction(op: str) -> Lowering:
+    """Reductions with arguments (x, dims, keepdim)."""
 
     def build(call: AtenCall) -> Lowered:
         x: TensorExpr = call.args[0]
         dims = dims_of(x, call.get(1, "dim"))
-        if not call.folds(x, dims, one=True):
+        if not call.reduces(x, dims, one=True):
             return None
         x = decompositions.wide(cast(x, torch.bool if op in ("any", "all") else call.dtype))
-        return cast(fold(op, x, dims, bool(call.get(2, "keepdim", False))), call.dtype)
+        return cast(reduce(op, x, dims, bool(call.get(2, "keepdim", False))), call.dtype)
 
     return build
 
@@ -37,9 +37,9 @@ def _global_mean(call: AtenCall) -> Lowered:
     if any(size != 1 for size in sizes) or len(x.shape) < len(sizes) + 1:
         return None
     dims = range(len(x.shape) - len(sizes), len(x.shape))
-    if not call.folds(x, dims):
+    if not call.reduces(x, dims):
         return None
-    return cast(fold("mean", decompositions.wide(x), dims, keepdim=True), call.dtype)
+    return cast(reduce("mean", decompositions.wide(x), dims, keepdim=True), call.dtype)
 
 
 def _position(op: str) -> Lowering:
@@ -47,7 +47,9 @@ def _position(op: str) -> Lowering:
         x: TensorExpr = call.args[0]
         dims = dims_of(x, call.get(1, "dim"))
         return (
-            fold(op, x, dims, bool(call.get(2, "keepdim", False))) if call.folds(x, dims) else None
+            reduce(op, x, dims, bool(call.get(2, "keepdim", False)))
+            if call.reduces(x, dims)
+            else None
         )
 
     return build
@@ -61,12 +63,12 @@ def _extreme(op: str) -> Lowering:
         if call.overload == "other":
             return pointwise(op + "imum", *promoted(call.args[:2], call.dtype))
         dims = dims_of(x, call.get(1, "dim"))
-        if not call.folds(x, dims, one=True):
+        if not call.reduces(x, dims, one=True):
             return None
         keepdim = bool(call.get(2, "keepdim", False))
-        values = fold(op, x, dims, keepdim)
+        values = reduce(op, x, dims, keepdim)
         return (
-            values if call.overload == "default" else (values, fold("arg" + op, x, dims, keepdim))
+            values if call.overload == "default" else (values, reduce("arg" + op, x, dims, keepdim))
         )
 
     return build
@@ -76,7 +78,7 @@ def _variance(call: AtenCall) -> Lowered:
     x: TensorExpr = call.args[0]
     whole = call.overload == "default"
     dims = dims_of(x, None if whole else call.get(1, "dim"))
-    if not call.folds(x, dims) or x.dtype not in FLOATS:
+    if not call.reduces(x, dims) or x.dtype not in FLOATS:
         return None
     correction = _correction(call)
     if correction > 1 and any(isinstance(x.shape[d], BatchSize) for d in dims):
@@ -99,7 +101,7 @@ def _correction(call: AtenCall) -> float:
 def _softmax(function: Callable[[TensorExpr, Sequence[int]], TensorExpr]) -> Lowering:
     def build(call: AtenCall) -> Lowered:
         x: TensorExpr = call.args[0]
-        if not call.folds(x, [call.args[1]], one=True) or x.dtype not in FLOATS:
+        if not call.reduces(x, [call.args[1]], one=True) or x.dtype not in FLOATS:
             return None
         return cast(function(decompositions.wide(cast(x, call.dtype)), [call.args[1]]), call.dtype)
 
@@ -109,7 +111,7 @@ def _softmax(function: Callable[[TensorExpr, Sequence[int]], TensorExpr]) -> Low
 def _logsumexp(call: AtenCall) -> Lowered:
     x: TensorExpr = call.args[0]
     dims = dims_of(x, call.args[1])
-    if not call.folds(x, dims, one=True) or x.dtype not in FLOATS:
+    if not call.reduces(x, dims, one=True) or x.dtype not in FLOATS:
         return None
     keepdim = bool(call.get(2, "keepdim", False))
     return cast(decompositions.logsumexp(decompositions.wide(x), dims, keepdim), call.dtype)
@@ -119,24 +121,24 @@ def _vector_norm(call: AtenCall) -> Lowered:
     x: TensorExpr = call.args[0]
     power = 2 if call.args[1:2] == (None,) else call.get(1, "ord", 2)
     dims = dims_of(x, call.get(2, "dim"))
-    if not call.folds(x, dims) or power not in (1, 2) or x.dtype not in FLOATS:
+    if not call.reduces(x, dims) or power not in (1, 2) or x.dtype not in FLOATS:
         return None
     wide = decompositions.wide(cast(x, call.dtype))
     keepdim = bool(call.get(3, "keepdim", False))
     if power == 1:
-        return cast(fold("sum", pointwise("abs", wide), dims, keepdim), call.dtype)
-    return cast(pointwise("sqrt", fold("sum", wide * wide, dims, keepdim)), call.dtype)
+        return cast(reduce("sum", pointwise("abs", wide), dims, keepdim), call.dtype)
+    return cast(pointwise("sqrt", reduce("sum", wide * wide, dims, keepdim)), call.dtype)
 
 
 LOWER: dict[str, Lowering] = {
-    "aten.sum": _fold("sum"),
-    "aten.mean": _fold("mean"),
+    "aten.sum": _reduction("sum"),
+    "aten.mean": _reduction("mean"),
     **{f"aten.adaptive_avg_pool{rank}d": _global_mean for rank in (1, 2, 3)},
-    "aten.amax": _fold("max"),
-    "aten.amin": _fold("min"),
-    "aten.prod": _fold("prod"),
-    "aten.any": _fold("any"),
-    "aten.all": _fold("all"),
+    "aten.amax": _reduction("max"),
+    "aten.amin": _reduction("min"),
+    "aten.prod": _reduction("prod"),
+    "aten.any": _reduction("any"),
+    "aten.all": _reduction("all"),
     "aten.argmax": _position("argmax"),
     "aten.argmin": _position("argmin"),
     "aten.max": _extreme("max"),

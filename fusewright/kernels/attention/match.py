@@ -93,7 +93,7 @@ def _next(
             x = _softmax(form.left) if form else None
             if form is None or x is None:
                 continue
-            for inner in _products(x):
+            for inner in _matmuls(x):
                 with suppress(_Unfit, Incompatible):
                     return n, _written(n, form, x, inner, graph, instances, arch)
     return None
@@ -114,15 +114,17 @@ def _softmax(n: Node) -> Node | None:
         return None
     powers, total = n.args
     x, top = powers.args[0].args
-    return x if _folded(total, "sum") is powers and _folded(top, "max") is x else None
+    return x if _reduced(total, "sum") is powers and _reduced(top, "max") is x else None
 
 
-def _folded(n: Node, op: str) -> Node | None:
-    """What a kept fold over the last dimension takes."""
-    (fold,) = n.args if n.op == "reshape" else (n,)
-    rank = len(fold.args[0].shape) if fold.op == op else 0
-    kept = rank and n.shape == (*fold.args[0].shape[:-1], 1) and fold["dims"] == (rank - 1,)
-    return fold.args[0] if kept else None
+def _reduced(n: Node, op: str) -> Node | None:
+    """What a kept reduction over the last dimension takes."""
+    (reduction,) = n.args if n.op == "reshape" else (n,)
+    rank = len(reduction.args[0].shape) if reduction.op == op else 0
+    kept = (
+        rank and n.shape == (*reduction.args[0].shape[:-1], 1) and reduction["dims"] == (rank - 1,)
+    )
+    return reduction.args[0] if kept else None
 
 
 def _whole_rows(n: Node) -> bool:
@@ -130,7 +132,7 @@ def _whole_rows(n: Node) -> bool:
     return n.op == "reshape" and n.shape[-2:] == n.args[0].shape[-2:]
 
 
-def _products(x: Node) -> list[Node]:
+def _matmuls(x: Node) -> list[Node]:
     """The library products below `x` that have its elements, the last one first."""
     some = (n for n in reversed(toposort([x])) if n.called in FORMS)
     return [n for n in some if n.shape[-2:] == x.shape[-2:] and numel(n.shape) == numel(x.shape)]

@@ -18,7 +18,7 @@ ATTENTION = Variant(
     kernel="attention",
     matrix=_attended,
     numeric=FULL_FLOAT32,
-    why="one pass over keys and values, float32 in two float16 parts",
+    why="one pass over keys and values, float32 as two float16 terms",
     sides=lambda _: (False,),
     widths=lambda n: (width(n),),
 )

@@ -44,7 +44,7 @@ def tails(graph: Graph) -> frozenset[int]:
 
 
 def inner(graph: Graph) -> frozenset[int]:
-    """The `id`s of nodes that only maps and folds read."""
+    """The `id`s of nodes that only maps and reductions read."""
     nodes = toposort((*graph.inputs, *graph.roots))
     seen = {id(a) for n in nodes if n.row.kind not in ("pointwise", "reduction") for a in n.args}
     seen |= {id(n) for n in graph.roots}
@@ -52,7 +52,7 @@ def inner(graph: Graph) -> frozenset[int]:
 
 
 def laid(graph: Graph) -> Graph:
-    """Maps that only maps and folds read lie as what they read, so that kernels may end anywhere.
+    """Maps that only maps and reductions read lie as these do, so that kernels may end anywhere.
 
     Capture knows the order of each call's result, and not of what leads there.
     """

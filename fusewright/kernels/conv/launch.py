@@ -113,7 +113,7 @@ def _with_cells(n: Node, scratch: str) -> list[str]:
 
 
 def _with_parts(n: Node, scratch: str) -> list[str]:
-    """Where the parts of folds over all pixels begin, behind what is packed."""
+    """Where the parts of reductions over all pixels begin, behind what is packed."""
     packed = geometry(n).packed_bytes.format(batch="batch")
     return ["left", "right", "shape", scratch, f"static_cast<char*>({scratch}) + {packed}"]
 

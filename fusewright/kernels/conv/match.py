@@ -2,11 +2,11 @@
 
     conv2d(x, w, b)             ->  convolution(x, w) + b as [out, 1, 1]
     conv_transpose2d(x, w, b)   ->  transposed_convolution(x, w) + b as [out, 1, 1]
-    conv2d of 1 x 1             ->  product(w, pixels of x) + b, read where they lie: of 16 bits
+    conv2d of 1 x 1             ->  matmul(w, pixels of x) + b, read where they lie: of 16 bits
                                     (or in full float32, where no kernel of convolutions takes it)
-                                    product(pixels of x, w) + b, if x lies channels last: of 16 bits
+                                    matmul(pixels of x, w) + b, if x lies channels last: of 16 bits
 
-A `convolution` is a product that is never stored, like `product`: for each image (and group), the
+A `conv` is a matrix product that is never stored, like `matmul`: for each image (and group), the
 weights as [out, taps x in] times the image's patches as [taps x in, pixels]. Its result lies as
 PyTorch lays it, pixels innermost, so what follows is computed on tiles of channels x pixels. The
 patches exist in shared memory only. A transposed one is several of these: `subpixel_phases.py`.
@@ -118,7 +118,7 @@ def convolution(
     instances = count()
     joined = tails(graph)
     last = list[Node]()
-    folded = supports(arch, "conv.channel_reduction")
+    reduces = supports(arch, "conv.channel_reduction")
     within, cut = inner(graph), dict[int, Callable[[Node], Node | None]]()
 
     def change(old: Node, n: Node) -> Node:
@@ -140,7 +140,7 @@ def convolution(
             return left(call, n, why)
         half, cell = n.dtype in HALF, _cell(call, n, target)
         rounds = _spec(call, next(instances), "half" if half else "tf32", cell)
-        rounds = replace(rounds, folds_channels=folded and not n.order)
+        rounds = replace(rounds, reduces_channels=reduces and not n.order)
         rounded = _made(call, n, rounds)
         full = not half and (precision != "eager" or not (probe or usually_tf32)(rounded))
         lossless = full and supports(arch, "conv.float32")
@@ -149,8 +149,8 @@ def convolution(
             return left(call, n, why)
         # In full float32, packing is faster than the product: 0.222 and 0.250 ms, 0.132 and
         # 0.170 [m: conv-0015, conv-0016].
-        as_product: KernelName = "gemm.half" if half else "gemm.packed"
-        reads = (half or full != lossless) and supports(arch, as_product)
+        as_matmul: KernelName = "gemm.half" if half else "gemm.packed"
+        reads = (half or full != lossless) and supports(arch, as_matmul)
         direct = _pointwise(call, n, rounds.instance) if reads else None
         if full and not lossless and not direct:
             return left(call, n, "our kernels for this GPU round as TF32 does")
@@ -273,8 +273,8 @@ def _spec(
 
 
 def _in_full(rounds: ConvSpec) -> ConvSpec:
-    """The same in full float32, whose tiles have no registers for folds over channels."""
-    return replace(rounds, numerics="float32", folds_channels=False)
+    """The same in full float32, whose tiles have no registers for reductions over channels."""
+    return replace(rounds, numerics="float32", reduces_channels=False)
 
 
 def _sizes(call: _ConvCall, n: Node, cell: Triple | None = None) -> ConvGeometry:
@@ -303,7 +303,7 @@ def _pointwise(call: _ConvCall, n: Node, instance: int) -> Node | None:
 
 
 def came_from_conv(n: Node) -> bool:
-    """Whether a node of a product's kind was a convolution."""
+    """Whether a contraction was a convolution."""
     return n.op in CONVOLUTIONS or (n.op == "matmul" and spec_of(n, GemmSpec).origin == "conv1x1")
 
 

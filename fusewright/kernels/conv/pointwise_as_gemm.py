@@ -1,7 +1,7 @@
 """Convolution of single pixels -> the product that it is, whose factors are read where they lie.
 
-conv2d(x, w)    ->  product(w, pixels of x)         x as [images, pixels, in], channel by channel
-                    product(pixels of x, w)         x as [images x pixels, in], channels last
+conv2d(x, w)    ->  matmul(w, pixels of x)         x as [images, pixels, in], channel by channel
+                    matmul(pixels of x, w)         x as [images x pixels, in], channels last
 
 Of 16 bits, nothing is packed then; in full float32, the image is, and weights are split, which
 takes longer than a convolution's kernel: it stands in where there is none.
@@ -28,7 +28,7 @@ def as_gemm(image: Node, weight: Node, n: Node, instance: int) -> Node | None:
     matrix = reshape(TensorExpr(weight), (n.shape[1], depth))
     if n.order:
         rows = numel(n.shape[d] for d in order[:-1])
-        made = _product(
+        made = _matmul(
             reshape(permute(TensorExpr(image), order), (rows, depth)), matrix, n, instance
         )
         back = tuple(sorted(range(len(order)), key=order.__getitem__))
@@ -37,11 +37,11 @@ def as_gemm(image: Node, weight: Node, n: Node, instance: int) -> Node | None:
     pixels = permute(reshape(TensorExpr(image), (n.shape[0], depth, numel(n.shape[2:]))), (0, 2, 1))
     if not factor_of(pixels.node, flat=False).turned:
         return None
-    made = _product(TensorExpr(broadcast_batches(matrix.node, n.shape[:1])), pixels, n, instance)
+    made = _matmul(TensorExpr(broadcast_batches(matrix.node, n.shape[:1])), pixels, n, instance)
     return reshape(TensorExpr(made), n.shape).node if made else None
 
 
-def _product(left: TensorExpr, right: TensorExpr, n: Node, instance: int) -> Node | None:
+def _matmul(left: TensorExpr, right: TensorExpr, n: Node, instance: int) -> Node | None:
     factors = [left.node, right.node]
     if not _takes(factors, n, flat=len(right.shape) == 2):
         return None

@@ -12,7 +12,7 @@ from fusewright.kernels.tensor_core.tile import TileShape
 class ConvTile(TileShape):
     """blocks_per_sm: how many thread blocks share a processor.  images: whether a tile may have
     pixels of one image, or goes on with those of the next.  output: each tile's pixels are stored,
-    or it leaves a part of a fold over all pixels, and a kernel behind it joins them.  vector:
+    or it leaves a part of a reduction over all pixels, and a kernel behind it joins them.  vector:
     elements of an access behind the convolution."""
 
     blocks_per_sm: int

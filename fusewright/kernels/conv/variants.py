@@ -50,7 +50,7 @@ TRANSPOSED_PINGPONG = {
 @dataclass(frozen=True, kw_only=True)
 class ConvVariant(RatedVariant):
     """launcher: of its kernels.  multi_image: of those whose tiles have pixels of two images;
-    pixel_reduction: of those that leave parts of a fold over all pixels; None: there are none.
+    pixel_reduction: of those that leave parts of a reduction over all pixels; None: there are none.
     stacks: which values `TileShape.swap_operands` can have where phases are stacked."""
 
     launcher: ConvLauncher
@@ -60,7 +60,7 @@ class ConvVariant(RatedVariant):
     stacks: tuple[bool, ...] = (False, True)
 
     @property
-    def folds_all_columns(self) -> bool:
+    def reduces_all_columns(self) -> bool:
         return self.pixel_reduction is not None
 
     def on(self, arch: Arch) -> Self:
@@ -98,7 +98,7 @@ CONV = ConvVariant(
     numeric="tf32: operands rounded to 11 bits, as eager's, with float32 sums",
     why="operands scaled and rounded to the 11 bits of TF32, float32 sums",
     sides=lambda _: (False, True),
-    folds="rows",
+    reduces_over="rows",
     rate=HALF_RATE,
 )
 CONV_HALF = replace(CONV, numeric=GEMM_HALF.numeric, why=GEMM_HALF.why)
@@ -113,7 +113,7 @@ CONV_FLOAT32 = replace(
 
 def _channels_last(ordinary: ConvVariant) -> ConvVariant:
     some = replace(ordinary, launcher=launch.CHANNELS_LAST, matrix=_pixels)
-    return replace(some, multi_image=None, pixel_reduction=None, folds=None)
+    return replace(some, multi_image=None, pixel_reduction=None, reduces_over=None)
 
 
 def _transposed(ordinary: ConvVariant) -> ConvVariant:
@@ -124,7 +124,7 @@ def _transposed(ordinary: ConvVariant) -> ConvVariant:
         multi_image=None,
         pixel_reduction=None,
         why=f"{ordinary.why}, a convolution for each phase",
-        folds=None,
+        reduces_over=None,
     )
     pingpong = TRANSPOSED_PINGPONG if ordinary.pingpong else {}
     # subpixel_store_sm90.cuh
@@ -139,7 +139,7 @@ def _space_to_depth(ordinary: ConvVariant) -> ConvVariant:
 
 def _pooled(ordinary: ConvVariant) -> ConvVariant:
     some = replace(ordinary, launcher=launch.POOLED, multi_image=None, pixel_reduction=None)
-    return replace(some, folds=None, between=((), ()), pingpong={})
+    return replace(some, reduces_over=None, between=((), ()), pingpong={})
 
 
 # By whether it has 16 bits, the parts of a number, and whether channels lie last.

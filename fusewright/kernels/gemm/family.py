@@ -70,7 +70,7 @@ class GemmFamily(TensorCoreFamily):
         return found if some == ALL else replace(found, why=(*found.why, SKIPPED))
 
     def conditions(self, kernel: Kernel) -> tuple[Condition, ...]:
-        """Eager's own products round where flags let them; what was a convolution is no product."""
+        """Eager's own matmuls round where flags let them; what was a convolution is none."""
         n = kernel.anchor
         if n is None or n.dtype is not torch.float32 or spec_of(n, GemmSpec).origin == "conv1x1":
             return ()

@@ -1,4 +1,4 @@
-"""Product node + its tile -> how it is printed and started."""
+"""Matmul node + its tile -> how it is printed and started."""
 
 from __future__ import annotations
 

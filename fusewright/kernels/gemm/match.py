@@ -1,10 +1,10 @@
-"""Graph -> Graph: products that a kernel of ours computes become `product` nodes.
+"""Graph -> Graph: products that a kernel of ours computes become `matmul` nodes.
 
-    linear(x, w, b)     ->  product(x, w) + b
-    matmul(a, b)        ->  copy(product(a, transposed b))
-    addmm(c, a, b)      ->  alpha * product(a, transposed b) + beta * c
+    linear(x, w, b)     ->  matmul(x, w) + b
+    matmul(a, b)        ->  copy(matmul(a, transposed b))
+    addmm(c, a, b)      ->  alpha * matmul(a, transposed b) + beta * c
 
-A `product` sums over the last dimension of both factors and is never stored: what follows is
+A `matmul` sums over the last dimension of both operands and is never stored: what follows is
 computed on its tiles. Where no factor lies as the kernels read it, a copy does, filled up with
 zeros to a multiple of 4 k. A product that stays a library call says why, in its `call`.
 """
@@ -146,23 +146,23 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
 
 
 def batches(n: Node) -> Size:
-    """How many matrix products a product node is."""
+    """How many matrix products a matmul node is."""
     return 1 if len(n.args[1].shape) == 2 else numel(n.shape[:-2])
 
 
 def is_half(n: Node) -> bool:
-    """Whether the factors of a product node have 16 bits: nothing is split then, nothing packed."""
+    """Whether the operands of a matmul node have 16 bits: nothing is split then, nothing packed."""
     return n.dtype in HALF
 
 
 def matrix(n: Node) -> GemmShape:
-    """The sizes of a product node."""
+    """The sizes of a matmul node."""
     left, right = operands(n)
     return GemmShape(batches(n), left.rows, right.rows, left.depth)
 
 
 def operands(n: Node) -> tuple[Operand, Operand]:
-    """The left and right factor of a product node."""
+    """The left and right operand of a matmul node."""
     return _both(*n.args)
 
 
@@ -223,9 +223,9 @@ def _complaint(form: Contraction, n: Node, graph: Graph, target: Target) -> str:
         names = [str(t).removeprefix("torch.") for t in (*kinds, n.dtype)]
         return f"our kernels take {' or '.join(names[:-1])}, not {names[-1]}"
     if len(left) < 2 or len(right) < 2 or right[-2] == 1:
-        return "one factor is a vector"
+        return "one operand is a vector"
     if len(right) > 2 and left[:-2] != right[:-2]:
-        return "the batches of its factors differ"
+        return "the batches of its operands differ"
     depth = left[-1]
     step = 1 if is_half(n) or _any_splits(form) else SPLIT_STEP
     if isinstance(depth, BatchSize) or depth % step or depth < K_BLOCK:
@@ -251,8 +251,8 @@ def _misplaced(form: Contraction, n: Node) -> str:
         return "what it adds does not lie evenly in memory"
     if is_half(n):
         good = all(f.streams for f in _both(form.left, form.right))
-        return "" if good else "the rows of a factor do not start at multiples of 16 bytes"
-    return "" if _any_splits(form) else "no factor lies row by row along k"
+        return "" if good else "the rows of an operand do not start at multiples of 16 bytes"
+    return "" if _any_splits(form) else "no operand lies row by row along k"
 
 
 def _any_splits(form: Contraction) -> bool:

@@ -92,7 +92,7 @@ def _options(
 
 def _unpacked_tiles(product: Node, reduction: Reduction) -> tuple[TileShape, ...]:
     """None if a factor does not lie row by row. Beside the sums of the widest tile, no register is
-    free for folds."""
+    free for reductions."""
     if not all(f.splits for f in operands(product)):
         return ()
     widest, bare = max(WIDTHS), isinstance(reduction, NoReduction)
@@ -122,5 +122,5 @@ def _ranked(
 def _access(nest: Nest, tile: GemmTile) -> int:
     """How many elements an access has: eight where lanes have so many."""
     kind, n = BY_PACKING[tile.packing], anchor_of(nest.kernel)
-    folds = nest.kernel.reduction in (NoReduction(), Segment(32), Segment(64))
-    return access(kind, nest, 8 if folds and kind.reads_eights(n, tile) else LEAST_VECTOR)
+    reductions = nest.kernel.reduction in (NoReduction(), Segment(32), Segment(64))
+    return access(kind, nest, 8 if reductions and kind.reads_eights(n, tile) else LEAST_VECTOR)

@@ -22,8 +22,8 @@ from fusewright.loopnest.nest import Nest
 from fusewright.targets.target import Target
 
 # What follows the product of a tile, in steps of its depth: 16 bits stored for each element, more
-# bytes, folds [m: gemm-0028].
-LIGHT_ENDING, LARGE_ENDING, FOLDED_ENDING = 2.8, 6.4, 10.0
+# bytes, reductions [m: gemm-0028].
+LIGHT_ENDING, LARGE_ENDING, REDUCTION_ENDING = 2.8, 6.4, 10.0
 
 # How blocks may share tiles -> cost in steps, and parts, of each way to cut their depth.
 CUTS: Mapping[type[SplitK | StreamK], Callable[[LastWave], Iterator[tuple[float, int]]]] = {
@@ -96,7 +96,7 @@ def ending(nest: Nest) -> float:
     """What follows a tile's product, in steps of its depth."""
     product = anchor_of(nest.kernel)
     if nest.kernel.reduction != NoReduction():
-        return FOLDED_ENDING
+        return REDUCTION_ENDING
     tensors = {a.leaf for a in nest.reads.values()} - {product} | set(nest.kernel.outputs)
     large = (n.dtype.itemsize for n in tensors if numel(n.shape) == numel(product.shape))
     return LARGE_ENDING if sum(large) > 2 else LIGHT_ENDING

@@ -29,7 +29,7 @@ def _choice(n: Node) -> Node:
     assert isinstance(diagonal, int)
     if (number := _number(x)) is not None:
         return with_args(n, (_everywhere(TensorExpr(number), n.shape).node,))
-    if not _of_product(x):
+    if not _of_matmul(x):
         return n
     true = _everywhere(constant(True, torch.bool), n.shape)
     return where(triangle(true, n.op, diagonal), TensorExpr(x), 0).node
@@ -46,8 +46,8 @@ def _number(x: Node) -> Node | None:
     return x if x.op == "constant" else None
 
 
-def _of_product(x: Node) -> bool:
+def _of_matmul(x: Node) -> bool:
     """Whether maps alone, and other shapes, lie between a product and `x`."""
     if x.row.kind == "pointwise" or x.op == "reshape":
-        return any(map(_of_product, x.args))
+        return any(map(_of_matmul, x.args))
     return x.op == "matmul"

@@ -1,6 +1,6 @@
-"""Kernel with a product -> DiagonalBand: the elements of the product that its results depend on.
+"""Kernel with a matmul -> DiagonalBand: the elements of the matmul that its results depend on.
 
-    where(column - row >= 2, f(product), 0)   ->   Band(2, columns)
+    where(column - row >= 2, f(matmul), 0)   ->   Band(2, columns)
 
 Whatever a tile holds that no result takes need not be multiplied, infinities and NaN included: a
 choice takes one of two values and never touches the other one.
@@ -35,7 +35,7 @@ class _Mask(NamedTuple):
 def band(kernel: Kernel) -> DiagonalBand:
     """The band of a kernel's product; ALL where nothing is thrown away, or no one knows what."""
     n = kernel.anchor
-    if n is None or n.op != "matmul" or kernel.folds:
+    if n is None or n.op != "matmul" or kernel.reductions:
         return ALL
     rows, columns = (s if isinstance(s, int) else FAR for s in n.shape[-2:])
     if matrix(n).rows != n.shape[-2]:

@@ -65,8 +65,8 @@ def _split_sides(n: Node) -> tuple[bool, ...]:
 
 
 def _half_pingpong_fits(n: Node, tile: TileShape, bare: bool) -> bool:
-    """Beside the sums of more than 128 columns, no register is free for folds. `ordered` rows of
-    the device text come in boxes of 32; others, where neighbours are rows, in boxes of 64."""
+    """Beside the sums of more than 128 columns, no register is free for reductions. `ordered` rows
+    of the device text come in boxes of 32; others, where neighbours are rows, in boxes of 64."""
     narrow = min(GEMM_PINGPONG)[0]
     return (bare or tile.width == narrow) and (tile.width % 64 == 0 or not operands(n)[1].turned)
 
@@ -81,9 +81,9 @@ GEMM_PACKED = GemmVariant(
     packing="packed",
     matrix=matrix,
     numeric=FULL_FLOAT32,
-    why="float32 in two float16 parts, three products, float32 sums every 64 k",
+    why="float32 as two float16 terms, three products, float32 sums every 64 k",
     sides=_split_sides,
-    folds="columns",
+    reduces_over="columns",
     rate=PACKED_RATE,
     high=PACKED_ROWS,
     between=((), (96, 160, 224)),
@@ -106,7 +106,7 @@ GEMM_HALF = GemmVariant(
     numeric="{dtype} with float32 sums",
     why="{dtype} as it is, float32 sums",
     sides=lambda _: (False, True),
-    folds="columns",
+    reduces_over="columns",
     rate=HALF_RATE,
     rates_have_ending=False,
     pingpong=GEMM_PINGPONG,
@@ -121,5 +121,5 @@ BY_PACKING: Mapping[Packing, GemmVariant] = {
 
 
 def variant_of(n: Node) -> GemmVariant:
-    """The variant of a product node's kernels, where scratch memory is not forbidden."""
+    """The variant of a matmul node's kernels, where scratch memory is not forbidden."""
     return GEMM_HALF if is_half(n) else GEMM_PACKED

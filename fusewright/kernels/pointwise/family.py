@@ -24,7 +24,8 @@ class PointwiseFamily(KernelFamily):
         return True
 
     def check(self, members: Sequence[Node], target: Target) -> None:
-        """What goes down the columns of windows shares loads; a team that folds a row does not."""
-        folded = any(m.row.kind in ("reduction", "scan") for m in members)
-        if folded and any(m.has("taps") for m in members):
-            raise Incompatible("a fold would read each window alone")
+        """What goes down the columns of windows shares loads; a team that reduces a row does
+        not."""
+        reduced = any(m.row.kind in ("reduction", "scan") for m in members)
+        if reduced and any(m.has("taps") for m in members):
+            raise Incompatible("a reduction would read each window alone")

@@ -1,4 +1,4 @@
-"""Rows that are folded, each by a team of threads: what a target's kernels take."""
+"""Rows that are reduced, each by a team of threads: what a target's kernels take."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ class RowFamily(KernelFamily):
         self, members: Sequence[Node], axes: LoopAxes, outputs: Sequence[Node], target: Target
     ) -> Epilogue | None:
         """None; raises Incompatible where no team of the target stores less of a row than it
-        folds."""
+        reductions."""
         if axes.stored_length and target.language != "cuda":
             raise Incompatible("rows and what is stored of them have different lengths")
         return None
 
     def describe(self, kernel: Kernel, strategy: Any, context: StrategyContext, /) -> Description:
-        folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
+        reductions = ", ".join(dict.fromkeys(f.op for f in kernel.reductions))
         how = self.texts[type(strategy)].format_map(vars(strategy))
         kept = CPU_KEPT if type(strategy) in CPU_TEXTS else GPU_KEPT
         if not getattr(strategy, "keep", True):
             kept = READ_AGAIN
         more = MORE_TEXTS.get(type(strategy), kept)
-        return Description((f"{folds} of each row by {how}", more))
+        return Description((f"{reductions} of each row by {how}", more))
 
 
 class RowwiseFamily(RowFamily):

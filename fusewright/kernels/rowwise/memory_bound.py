@@ -14,13 +14,13 @@ MOST_COST = 10  # in float operations, of anything else
 
 
 def is_memory_bound(nest: Nest, row: RowPlan, graph: Graph) -> bool:
-    """Whether the row has one fold, of one large tensor, and nothing dear around it."""
-    folds = [p.folds[0] for p in row.passes if p.folds]
+    """Whether the row has one reduction, of one large tensor, and nothing dear around it."""
+    reductions = [p.reductions[0] for p in row.passes if p.reductions]
     size = graph.hint(times(nest.rows, times(nest.outer, nest.columns)))
     leaves = {id(a.leaf): a.leaf for a in nest.reads.values() if a.varies}.values()
     large = [n for n in leaves if n.op != "constant" and graph.hint(numel(n.shape)) >= size]
     dear = any(m.row.cost > MOST_COST for m in nest.kernel.members)
-    single = len(folds) == len(large) == 1 and not folds[0].row.heavy
+    single = len(reductions) == len(large) == 1 and not reductions[0].row.heavy
     return single and not dear and not nest.kernel.scans
 
 

@@ -142,8 +142,8 @@ def is_pipelinable(nest: Nest, passes: Sequence[RowPass], vector: int) -> bool:
         a.leaf.dtype.itemsize == size and a.columns == 1 and not (a.gather or a.limits or a.wrap)
         for a in (near, *moving)
     )
-    folded = _folds_read(nest, passes[0].folds[0], near)
-    return whole and runs and folded and size * vector == 16
+    reduced = _reduction_reads(nest, passes[0].reductions[0], near)
+    return whole and runs and reduced and size * vector == 16
 
 
 def streamed_read(nest: Nest) -> AffineAccess | None:
@@ -182,13 +182,13 @@ def deferred_reads(nest: Nest, vectors: int) -> Mapping[Hashable, str]:
     return {**still, near and read_key(near): "staged_row({})"}
 
 
-def _folds_read(nest: Nest, m: Node, near: AffineAccess) -> bool:
+def _reduction_reads(nest: Nest, m: Node, near: AffineAccess) -> bool:
     """Whether `m` or what it is computed from reads it."""
     edges = [(k, nest.kernel.loops.edges[id(m), k]) for k in elementwise_args(m)]
     return any(
         read_key(nest.reads[id(m), k]) == read_key(near)
         if isinstance(edge, Load)
-        else _folds_read(nest, edge, near)
+        else _reduction_reads(nest, edge, near)
         for k, edge in edges
     )
 
@@ -197,7 +197,7 @@ def row_in_place(nest: Nest, graph: Graph) -> bool:
     """Whether a number of a row may be written where all blocks read it: one of them writes it,
     and that it knows their parts does not say that their own reads are done."""
     numbers = [n for n in nest.kernel.outputs if not nest.writes[id(n)].varies]
-    needed = [*nest.kernel.folds, *(n for n in nest.kernel.outputs if n not in numbers)]
+    needed = [*nest.kernel.reductions, *(n for n in nest.kernel.outputs if n not in numbers)]
     read: list[Node] = []
     seen = {id(n) for n in needed}
     for m in needed:  # which grows

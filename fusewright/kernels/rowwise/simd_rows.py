@@ -1,8 +1,9 @@
 """Nest -> whether a CPU takes neighbouring rows together, each in a lane of a vector.
 
-Rows of a fold across memory lie side by side: one cache line has an element of sixteen of them.
-Short rows along memory are turned until they do, where nothing but what they come to is stored.
-Such a body is printed for numbers and for vectors alike, so it may only hold what both can do.
+Rows of a reduction across memory lie side by side: one cache line has an element of sixteen of
+them. Short rows along memory are turned until they do, where nothing but what they come to is
+stored. Such a body is printed for numbers and for vectors alike, so it may only hold what both can
+do.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MOST_TURNED = {True: 32, False: 128}  # elements of a row, if it is whole cache 
 def runs_abreast(nest: Nest, graph: Graph) -> bool:
     """Whether as much of what a kernel moves lies across memory as along it, or rows are short."""
     kernel = nest.kernel
-    if not kernel.folds or graph.hint(nest.beside) < LANES:
+    if not kernel.reductions or graph.hint(nest.beside) < LANES:
         return False
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
     if kernel.scans and inner > LONGEST_ABREAST:
@@ -35,7 +36,7 @@ def runs_abreast(nest: Nest, graph: Graph) -> bool:
     if turns(nest):
         whole = inner % LANES == 0  # one by one, sums of such rows come as fast as memory
         return inner <= MOST_TURNED[whole] and not (
-            whole and all(f.row.additive for f in kernel.folds)
+            whole and all(f.row.additive for f in kernel.reductions)
         )
     moved = [a for a in accesses if a.varies and a.leaf.op != "constant" and a.beside != 0]
     across = sum(a.beside in (1, -1) and a.columns != 1 for a in moved)

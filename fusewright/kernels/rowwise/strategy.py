@@ -39,7 +39,7 @@ from fusewright.loopnest.vector_width import ACCESS_BYTES, vector_width
 KEEP_COST = 6  # float operations above which a value is kept rather than computed again
 KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2
 SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
-# Elements that a cluster has folded before all blocks of a GPU have met, and its most blocks.
+# Elements that a cluster has reduced before all blocks of a GPU have met, and its most blocks.
 SOON, MOST_BLOCKS = 1 << 18, 8
 FEW_ROWS = 96  # with more rows, a block for each row is faster [m: rowwise-0002]
 # Rows that lie across memory: threads of a row, what they can keep, and how many loads each should
@@ -55,7 +55,7 @@ MOST_KEPT_CPU_BYTES, LEAST_SPLIT, LEAST_THREADS = 256 * 1024, 1 << 13, 4
 SPLIT_THREADS, SPLIT_LOADS = 512, 4
 PANEL_DOWN, PANEL_COLUMNS, PANEL_LOADS = STRIPE_THREADS // 32, 32, (8, 16)
 # Threads, elements of a thread in flight and in a part of a row; and in that of a row that lies
-# across memory: of most folds, and of those that are dear [m: rowwise-0029, rowwise-0034,
+# across memory: of most reductions, and of those that are dear [m: rowwise-0029, rowwise-0034,
 # rowwise-0036].
 ROW_PARTS, PANEL_PARTS = ((512, 8, 8), (256, 16, 32)), (64, 0)
 
@@ -421,8 +421,8 @@ def _split_row(nest: Nest, vector: int, *, load_once: bool = False) -> SplitRow 
 
 def _state(nest: Nest) -> tuple[bool, int]:
     """Whether the only pass is dear, and the bytes of what a part of it comes to."""
-    states, size = {f.op: f.row.state_words for f in nest.kernel.folds}, 4
-    for f in nest.kernel.folds:
+    states, size = {f.op: f.row.state_words for f in nest.kernel.reductions}, 4
+    for f in nest.kernel.reductions:
         kind = f.args[0].dtype
         wide = kind.itemsize == 8 or (kind == torch.bool and f.row.counts_truths)
         size = 8 if wide else size
@@ -469,7 +469,7 @@ def _panel(nest: Nest, context: StrategyContext) -> PanelStrategy:
     """As many threads for a row as can keep it, or as make the GPU busy."""
     of, busy = row_sizes(nest, context.graph), context.target.machine.busy_threads
     stores = any(nest.writes[id(n)].varies for n in nest.kernel.outputs)
-    again = stores or len(nest.kernel.folds) > 1
+    again = stores or len(nest.kernel.reductions) > 1
     keeps = again and of.fixed and of.inner <= MOST_KEPT
     down = MOST_DOWN if again and not keeps else 1
     while keeps and down * REGISTERS < of.inner:
@@ -488,7 +488,7 @@ def _panel(nest: Nest, context: StrategyContext) -> PanelStrategy:
 def _split_panel(nest: Nest) -> SplitColumnPanel | PartialColumnPanel:
     if len(plan_row(nest, KEEP_NOTHING).passes) > 1:  # few threads, so more loads in flight
         return SplitColumnPanel(PANEL_DOWN, PANEL_COLUMNS, PANEL_LOADS[True])
-    loads = PANEL_LOADS[any(f.row.deep_loads for f in nest.kernel.folds)]
+    loads = PANEL_LOADS[any(f.row.deep_loads for f in nest.kernel.reductions)]
     dear, state = _state(nest)
     return PartialColumnPanel(PANEL_DOWN, PANEL_COLUMNS, loads, PANEL_PARTS[dear], state)
 

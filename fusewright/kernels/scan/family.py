@@ -57,4 +57,4 @@ class ScanFamily(RowFamily):
         chunks = target.language == "cuda" and any(map(in_chunks, scans))
         ways = {bool(m.row.reversed_as) for m in scans}
         if chunks and (len(ways) > 1 or any(m.row.kind == "reduction" for m in members)):
-            raise Incompatible("rows in chunks are scanned in one direction, and not folded")
+            raise Incompatible("rows in chunks are scanned in one direction, and not reduced")

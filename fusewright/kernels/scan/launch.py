@@ -66,7 +66,7 @@ def _chunks(nest: Nest, strategy: InChunks, vector: int) -> Call:
             how = "chained"
     function = f"run_{'panel' if columns > 1 else 'row'}_scan_{how}"
     beside = columns if columns > 1 else vector
-    back = ("true",) * any(not f.row.reversed_as for f in nest.kernel.folds)
+    back = ("true",) * any(not f.row.reversed_as for f in nest.kernel.reductions)
     scratch = () if isinstance(strategy, ChunkedScan) else ("workspace",)
     sizes = size_text(nest.rows), size_text(times(nest.outer, nest.columns))
     chosen: tuple[str | int, ...] = (*blocks, strategy.threads, beside, each, *back)

@@ -102,7 +102,9 @@ def _in_chunks(nest: Nest, context: StrategyContext) -> InChunks:
     graph, machine = context.graph, context.target.machine
     of = row_sizes(nest, graph)
     moved = [a.leaf for a in nest.reads.values() if a.varies and a.leaf.op != "constant"]
-    each = elements_per_thread(sum(max(n.dtype.itemsize, 4) for n in (*nest.kernel.folds, *moved)))
+    each = elements_per_thread(
+        sum(max(n.dtype.itemsize, 4) for n in (*nest.kernel.reductions, *moved))
+    )
     # Chunks have whole vectors only, also where every element is moved alone.
     vector = gcd(vector_width(nest), power_of_two([nest.columns]))
     meets = may_meet(nest, context)

@@ -47,7 +47,7 @@ def _flops(n: Node, matrix: GemmShape, graph: Graph, share: float) -> int:
 
 
 def _why(kernel: Kernel, n: Node, kind: Variant, prologue: Prologue) -> tuple[str, ...]:
-    folds = ", ".join(dict.fromkeys(f.op for f in kernel.folds))
+    reductions = ", ".join(dict.fromkeys(f.op for f in kernel.reductions))
     both = zip(prologue.operands, n.args, strict=False)
     packed = [f"{_factor_name(a)} {shape_text(a.shape)}" for plan, a in both if plan.is_packed]
     verb = "is" if len(packed) == 1 else "are"
@@ -55,7 +55,7 @@ def _why(kernel: Kernel, n: Node, kind: Variant, prologue: Prologue) -> tuple[st
     dtype = str(n.dtype).removeprefix("torch.")
     return (
         f"tensor cores: {kind.why.format(dtype=dtype)};",
-        f"{first}; {folds or 'the rest'} on tiles in shared memory",
+        f"{first}; {reductions or 'the rest'} on tiles in shared memory",
     )
 
 

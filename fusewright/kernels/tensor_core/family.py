@@ -18,8 +18,8 @@ UNPACKED = " and ".join(t.name for t in TARGETS.values() if supports(t.arch, "ge
 
 class TensorCoreFamily(KernelFamily):
     workspace_advice = (
-        f"Kernels that pack nothing exist for {UNPACKED}; there, both factors have to lie row by "
-        "row along k, and a fold must not take 256 columns."
+        f"Kernels that pack nothing exist for {UNPACKED}; there, both operands have to lie row by "
+        "row along k, and a reduction must not take 256 columns."
     )
 
     def variant(self, anchor: Node, /) -> Variant:

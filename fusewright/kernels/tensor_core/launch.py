@@ -68,7 +68,7 @@ def scratch(workspace: str) -> str:
 
 
 def segment(kernel: Kernel) -> int:
-    """How many neighbouring columns the kernel's folds take of a tile, 0 without."""
+    """How many neighbouring columns the kernel's reductions take of a tile, 0 without."""
     return kernel.reduction.columns if isinstance(kernel.reduction, Segment) else 0
 
 

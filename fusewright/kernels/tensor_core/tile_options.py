@@ -1,4 +1,4 @@
-"""Variant + contraction, and what is folded behind it -> the tiles that may compute it."""
+"""Variant + contraction, and what is reduced behind it -> the tiles that may compute it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDE_SEGMENTS = (128, 256)  # only where the columns are the packed side
 
 
 def tiles(kind: Variant, product: Node, reduction: Reduction) -> tuple[TileShape, ...]:
-    """The tiles that can hold what is folded behind a product."""
+    """The tiles that can hold what is reduced behind a product."""
     bare = isinstance(reduction, NoReduction)
     every = (
         TileShape(width, swapped)
@@ -46,10 +46,12 @@ def exists(kind: RatedVariant, product: Node, tile: TileShape, arch: Arch) -> bo
 
 
 def _holds(kind: Variant, product: Node, tile: TileShape, reduction: Reduction) -> bool:
-    """Whether a tile has all that a fold takes."""
+    """Whether a tile has all that a reduction takes."""
     if not isinstance(reduction, Segment):
         return True
-    return kind.folds is not None and HOLDS[kind.folds](kind, product, tile, reduction.columns)
+    return kind.reduces_over is not None and HOLDS[kind.reduces_over](
+        kind, product, tile, reduction.columns
+    )
 
 
 def _holds_columns(_: Variant, __: Node, tile: TileShape, segment: int) -> bool:
@@ -62,7 +64,7 @@ def _holds_channels(kind: Variant, product: Node, tile: TileShape, segment: int)
     """Segments that no piece of a tile holds need all channels in one tile."""
     images, channels, *_ = product.shape
     whole = kind.matrix(product).batches == images
-    if not (tile.swap_operands and whole and spec_of(product, ConvSpec).folds_channels):
+    if not (tile.swap_operands and whole and spec_of(product, ConvSpec).reduces_channels):
         return False
     if segment in WIDE_SEGMENTS or 64 % segment == 0:
         return tile.width % segment == 0

@@ -27,7 +27,7 @@ WIDTHS = tuple(TILE_RATE)
 MMA_SYNC_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
 # The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
 HALF_RATE = {64: 450, 96: 550, 128: 630, 160: 690, 192: 730, 224: 755, 256: 770}
-FULL_FLOAT32 = "ieee: full float32 from float16 parts"  # a numeric class
+FULL_FLOAT32 = "ieee: full float32 from float16 terms"  # a numeric class
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Variant:
     """What is the same for all kernels of one kind.
 
     kernel: whose tiles it has, as `Arch.kernels` names it.  matrix: the node's sizes.  numeric: its
-    class.  why: how it computes, for the decision record.  folds: what tiles can be folded over,
-    columns or rows (whose tiles then have rows where others have columns); None: nothing.
+    class.  why: how it computes, for the decision record.  reduces_over: what tiles can be reduced
+    over, columns or rows (whose tiles then have rows where others have columns); None: nothing.
     sides: which values `TileShape.swap_operands` can have.  widths: of its tiles.
-    between: [swap_operands] more of them, where nothing is folded.
+    between: [swap_operands] more of them, where nothing is reduced.
     """
 
     kernel: KernelName
@@ -64,11 +64,12 @@ class Variant:
     sides: Callable[[Node], tuple[bool, ...]]
     widths: Callable[[Node], tuple[int, ...]] = lambda _: WIDTHS
     between: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    folds: Literal["columns", "rows"] | None = None
+    reduces_over: Literal["columns", "rows"] | None = None
 
     @property
-    def folds_all_columns(self) -> bool:
-        """Whether tiles may leave parts of a fold over all columns, which a kernel behind joins."""
+    def reduces_all_columns(self) -> bool:
+        """Whether tiles may leave parts of a reduction over all columns, which a kernel behind
+        joins."""
         return False
 
 
@@ -105,7 +106,7 @@ class RatedVariant(Variant):
 
     rate: TFLOP/s by the width of a tile.  high: rows of a tile by its width, where they are not
     128.  pingpong: by width and `swap_operands`; pingpong_fits: whether one of these fits, where
-    nothing is folded and where something is.  mma_sync: what is otherwise where that is the
+    nothing is reduced and where something is.  mma_sync: what is otherwise where that is the
     instruction; None: only what `on` says.
     """
 

@@ -181,7 +181,7 @@ VIEWS = [
     ),
     *("x.t() @ x + 1", "w.reshape(2, 6, 20).sum(2)", "w.transpose(1, 3).reshape(2, -1) * 2"),
 ]
-FOLDS = [
+REDUCTIONS = [
     *(
         "x.sum(1)",
         "x.sum(-1, keepdim=True)",
@@ -284,12 +284,12 @@ PIECES = [
     *("F.adaptive_avg_pool2d(w, 1)", "F.adaptive_avg_pool1d(w[0], 1)", "w[1, 2, 3] + z[:5]"),
     "F.adaptive_avg_pool3d(w[None], 1)",
 ]
-FLOAT_ROWS = [*POINTWISE, *ACTIVATIONS, *VIEWS, *FOLDS, *NORMS, *PIECES]
+FLOAT_ROWS = [*POINTWISE, *ACTIVATIONS, *VIEWS, *REDUCTIONS, *NORMS, *PIECES]
 ROWS = {
     "float32": FLOAT_ROWS,
     "float64": FLOAT_ROWS,
     "float16": FLOAT_ROWS,
-    "bfloat16": [*POINTWISE, *ACTIVATIONS, *FOLDS],
+    "bfloat16": [*POINTWISE, *ACTIVATIONS, *REDUCTIONS],
     "integers": INTEGERS,
     "library": LIBRARY,
 }

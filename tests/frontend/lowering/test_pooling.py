@@ -1,4 +1,4 @@
-"""Pools -> maps of pieces or folds: the same values, in one kernel with what follows."""
+"""Pools -> maps of pieces or reductions: the same values, in one kernel with what follows."""
 
 from __future__ import annotations
 

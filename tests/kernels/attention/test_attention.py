@@ -105,7 +105,8 @@ REFUSED: dict[str, tuple[str, tuple[torch.Tensor, ...]]] = {
     "transposed scores": (f"s = (q @ k.mT).mT\n{SOFTMAX}", (Q, K, V)),
     "heads in another order": (
         "s = (q @ k.mT).transpose(0, 1)\nreturn torch.softmax(s, -1) @ v", (Q, K, V)),
-    "a fold between": ("s = q @ k.mT\ns = s - s.mean(-1, keepdim=True)\n" + SOFTMAX, (Q, K, V)),
+    "a reduction between": (
+        "s = q @ k.mT\ns = s - s.mean(-1, keepdim=True)\n" + SOFTMAX, (Q, K, V)),
     "more scores than products": (
         "s = q @ k.mT + mask\nreturn torch.softmax(s, -1) @ v",
         (THREE, THREE, THREE, torch.randn(2, 1, 1, 256))),
@@ -198,7 +199,7 @@ def plan_of(text: str, *inputs: torch.Tensor) -> Compilation:
 
 def test_the_record_says_what_it_does() -> None:
     record = plan_of(whole("causal"), Q, K, V).record("model.py")
-    assert "one pass over keys and values, float32 in two float16 parts" in record
+    assert "one pass over keys and values, float32 as two float16 terms" in record
     assert (
         "the input [batch, 4, 256, 64] and the input [batch, 4, 64, 256] are packed first" in record
     )

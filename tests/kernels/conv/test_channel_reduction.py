@@ -1,4 +1,4 @@
-"""Folds over channels in kernels of convolutions: which join, what they compute, their text.
+"""Reductions over channels in kernels of convolutions: which join, what they compute, their text.
 
 Threads of the CPU run the text (tiles.py), so values need no GPU.
 """
@@ -241,7 +241,9 @@ SHAPES = ("logsumexp", "layer norm", "odd groups of channels", "as many as fit",
 @pytest.mark.compiler
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 def test_they_stay_in_registers(tmp_path: Path) -> None:
-    report = strict_report(source({name: JOINED[name] for name in SHAPES}), tmp_path / "folds.cu")
+    report = strict_report(
+        source({name: JOINED[name] for name in SHAPES}), tmp_path / "reductions.cu"
+    )
     kernels = [k for k in usages(report) if "conv_kernel" in k.name]
     assert {k.name for k in kernels if k.stack_bytes or k.spill_bytes} == set()
     assert len(kernels) >= len(SHAPES)
@@ -257,17 +259,17 @@ def test_the_oldest_supported_compiler_takes_them() -> None:
     assert nvrtc_log(folder, source(some), "compute_90a") == (0, "")
 
 
-class Folded(nn.Module):
-    def __init__(self, channels: int, fold: Callable[[Tensor], Tensor]) -> None:
+class Reduced(nn.Module):
+    def __init__(self, channels: int, reduction: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.conv, self.fold = nn.Conv2d(64, channels, 3), fold
+        self.conv, self.reduction = nn.Conv2d(64, channels, 3), reduction
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fold(self.conv(x))
+        return self.reduction(self.conv(x))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("channels", "fold", "side", "kernels"), [
+@pytest.mark.parametrize(("channels", "reduction", "side", "kernels"), [
     (128, lambda z: z.logsumexp(1), 24, 1),
     (128, lambda z: z.softmax(1), 24, 1),
     (256, lambda z: z.amax(1), 24, 1),
@@ -276,13 +278,13 @@ class Folded(nn.Module):
     (128, lambda z: z.unflatten(1, (32, 4)).amax(2), 24, 2),
     (128, lambda z: z.logsumexp(1), 9, 2),
 ])  # fmt: skip
-def test_folds_join_where_that_was_measured_to_be_faster(
+def test_reductions_join_where_that_was_measured_to_be_faster(
     channels: int,
-    fold: Callable[[Tensor], Tensor],
+    reduction: Callable[[Tensor], Tensor],
     side: int,
     kernels: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(epilogue, "_check_worth", CHECK_WORTH)
-    module, x = Folded(channels, fold), torch.randn(4, 64, side, side)
+    module, x = Reduced(channels, reduction), torch.randn(4, 64, side, side)
     assert len(make(module, [x], GPU).kernels) == kernels

@@ -247,7 +247,7 @@ def test_other_targets_keep_the_library() -> None:
     assert "does not lie channel by channel" in str(call.call.why_library)
 
 
-class Folded(nn.Module):
+class Reduced(nn.Module):
     def __init__(self, conv: nn.Module) -> None:
         super().__init__()
         self.conv = conv
@@ -257,12 +257,12 @@ class Folded(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", BOTH_TYPES, ids=str)
-def test_folds_over_channels_have_kernels_of_their_own(dtype: torch.dtype) -> None:
+def test_reductions_over_channels_have_kernels_of_their_own(dtype: torch.dtype) -> None:
     layer, x = laid_out(*LAYERS["plain"])
-    module = Folded(layer).to(dtype)
+    module = Reduced(layer).to(dtype)
     before, after = graphs(module, x.to(dtype))
     assert [ops.split()[0] for ops in kernels(after)] == ["conv", "max"]
-    assert variant_of(found_in(after)[0]).folds == ""
+    assert variant_of(found_in(after)[0]).reduces_over == ""
     check_meaning(before, after, module, (x.to(dtype),))
     layer.float()
 

@@ -194,12 +194,13 @@ class Squeezed(nn.Module):
         return y, y.mean((2, 3), keepdim=True)
 
 
-def test_what_folds_starts_its_own_kernel() -> None:
-    """A fold takes its elements one by one: nothing would be shared by neighbouring windows."""
+def test_what_reduces_starts_its_own_kernel() -> None:
+    """A reduction takes its elements one by one: nothing would be shared by neighbouring
+    windows."""
     _, after = graphs(Squeezed().eval(), torch.randn(IMAGE))
     made = plan(lower_for_target(after, GPU), GPU, ANCHORS)
-    assert [len(k.folds) for k in made.kernels] == [0, 1]
-    assert "mean starts its own kernel: a fold would read each window alone" in made.notes
+    assert [len(k.reductions) for k in made.kernels] == [0, 1]
+    assert "mean starts its own kernel: a reduction would read each window alone" in made.notes
 
 
 @cache

@@ -134,7 +134,7 @@ APART: dict[str, Case] = {
     "a whole tensor": Case(
         nn.Conv2d(12, 20, 3), (14, 14), lambda z: max2(z + torch.arange(12.0))
     ),
-    "folded first": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: max2(torch.softmax(z, 1))),
+    "reduced first": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: max2(torch.softmax(z, 1))),
     "far apart": Case(nn.Conv2d(12, 20, 3, stride=5), (60, 60), max2),
     "far reach": Case(
         nn.Conv3d(12, 20, 3, 2, 15, 15), (38, 38, 38), lambda z: F.max_pool3d(z, 2)
@@ -323,14 +323,16 @@ UNSUMMED: dict[str, Case] = {
     "few pixels": Case(nn.Conv2d(12, 20, 3), (9, 9), lambda z: z.mean((2, 3))),
     "channels, too": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: z.mean((1, 2, 3))),
     "itself, too": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: z - z.mean((2, 3), keepdim=True)),
-    "two folds": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: z.amax((2, 3)) + z.mean((2, 3))),
+    "two reductions": Case(
+        nn.Conv2d(12, 20, 3), (14, 14), lambda z: z.amax((2, 3)) + z.mean((2, 3))
+    ),
     "lines": Case(nn.Conv2d(12, 20, 3), (14, 14), lambda z: z.mean(3)),
     "cells": Case(nn.Conv2d(3, 20, 7, 2), (35, 35), lambda z: z.mean((2, 3)), channels=3),
 }
 
 
 @pytest.mark.parametrize(("name", "rounds"), [*product(SUMMED, [True]), ("mean", False)])
-def test_folds_over_all_pixels_join(name: str, rounds: bool) -> None:
+def test_reductions_over_all_pixels_join(name: str, rounds: bool) -> None:
     made = planned(SUMMED[name], rounds)
     layout = nest(kernel_of(made), made.graph)
     chosen = default_strategy(layout, StrategyContext(GPU, made.graph))
@@ -340,7 +342,7 @@ def test_folds_over_all_pixels_join(name: str, rounds: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", UNSUMMED)
-def test_other_folds_over_pixels_do_not(name: str) -> None:
+def test_other_reductions_over_pixels_do_not(name: str) -> None:
     made = planned(UNSUMMED[name])
     assert len(made.kernels) > 1
 

@@ -41,7 +41,7 @@ class PointBlocks:
 
 
 class DistanceFamily(KernelFamily):
-    """Distances between points, a tile of them at a time; rows are folded if a tile has them."""
+    """Distances between points, a tile of them at a time; rows are reduced if a tile has them."""
 
     name = "distances"
     stage = "distances"
@@ -69,7 +69,7 @@ class DistanceFamily(KernelFamily):
             return Epilogue(rows, columns, NoReduction())
         width = anchor.shape[-1]
         if axes.inner != {*columns} or not isinstance(width, int) or width > MOST_COLUMNS:
-            raise Incompatible("a tile of distances does not hold what is folded")
+            raise Incompatible("a tile of distances does not hold what is reduced")
         return Epilogue(rows, columns, Segment(width))
 
     def default(self, nest: Nest, context: StrategyContext, /) -> CpuPoints | PointBlocks:
@@ -84,9 +84,9 @@ class DistanceFamily(KernelFamily):
         anchor = nest.kernel.anchor
         assert anchor is not None, "distances have an anchor"
         points, others = anchor.args
-        folds = str(nest.kernel.reduction != NoReduction()).lower()
+        reductions = str(nest.kernel.reduction != NoReduction()).lower()
         sizes = map(size_text, (*anchor.shape, points.shape[-1]))
-        call = Call("run_distances", (folds,), ("left", "right", *sizes))
+        call = Call("run_distances", (reductions,), ("left", "right", *sizes))
         if isinstance(strategy, PointBlocks):
             chosen = (strategy.threads, *call.template_args)
             call = Call(call.function, chosen, (*call.call_args, "device", "stream"))

@@ -203,7 +203,7 @@ def random_plan(
 def test_random_tails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [t for seed in range(40) for t in tails(*random_plan(seed, monkeypatch))]
     assert len(found) >= 40
-    assert {bool(t.kernel.folds) for t in found} == {True, False}
+    assert {bool(t.kernel.reductions) for t in found} == {True, False}
     check(found, tmp_path)
 
 

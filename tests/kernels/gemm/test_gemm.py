@@ -216,9 +216,9 @@ LIBRARY: dict[str, tuple[str, tuple[torch.Tensor, ...], str]] = {
     "half, rows of 510": (
         "return x @ y", (torch.randn(4096, 512).half(), torch.randn(512, 510).half()),
         "do not start at multiples of 16 bytes"),
-    "half, a vector": ("return x @ y", (X.half(), Y[0].half()), "one factor is a vector"),
-    "a vector": ("return x @ y", (X, Y[0]), "one factor is a vector"),
-    "one column": ("return x @ y[:, :1].contiguous()", (X, Y), "one factor is a vector"),
+    "half, a vector": ("return x @ y", (X.half(), Y[0].half()), "one operand is a vector"),
+    "a vector": ("return x @ y", (X, Y[0]), "one operand is a vector"),
+    "one column": ("return x @ y[:, :1].contiguous()", (X, Y), "one operand is a vector"),
     "half, few rows": (
         "return x @ y", (torch.randn(96, 4096).half(), torch.randn(4096, 4096).half()),
         "fewer than 256 rows"),
@@ -283,7 +283,7 @@ def test_what_joins_the_product(case: str) -> None:
     assert kernel.anchor is not None
     assert not [s for s in made.libraries if "mm" in (s.node.called or "")]
     layout = nest(kernel, made.graph)
-    assert (layout.outer, segment(kernel)) == (1, int(layout.columns) if kernel.folds else 0)  # type: ignore[call-overload]
+    assert (layout.outer, segment(kernel)) == (1, int(layout.columns) if kernel.reductions else 0)  # type: ignore[call-overload]
 
 
 APART: dict[str, tuple[str, tuple[torch.Tensor, ...], list[str], str]] = {
@@ -302,11 +302,11 @@ APART: dict[str, tuple[str, tuple[torch.Tensor, ...], list[str], str]] = {
         ["matmul add relu", "matmul copy"], ""),
     "a sum of two products": (
         "return self.linear(x) + self.back(x)", (X,),
-        ["matmul add", "matmul add add"], "a kernel computes one product"),
+        ["matmul add", "matmul add add"], "a kernel computes one contraction"),
     "a residual that the product needs first": (
         "z = torch.relu(x)\nreturn self.plain(z) + z", (X,),
-        ["relu", "matmul copy add"], "the product reads all of its factors first"),
-    "folds over rows": (
+        ["relu", "matmul copy add"], "the contraction reads all of its operands first"),
+    "reductions over rows": (
         "return F.layer_norm(self.linear(x), (128, 512))", (THREE,),
         ["matmul add", "mean sub m2"], "neighbouring columns"),
     "a transposed result": (
@@ -317,7 +317,7 @@ APART: dict[str, tuple[str, tuple[torch.Tensor, ...], list[str], str]] = {
         (THREE,), ["matmul add mul", "copy"], "does not lie"),
     "columns by their group": (
         "return (self.linear(x).reshape(-1, 8, 64) * self.scale).reshape(-1, 512)", (X,),
-        ["matmul add", "mul"], "evenly along the product's columns"),
+        ["matmul add", "mul"], "evenly along the contraction's columns"),
     "more elements": (
         "return self.linear(x) * y", (X, torch.randn(3, 1, 1)), ["matmul add", "mul"],
         "more elements than the product"),

@@ -18,9 +18,9 @@ from fusewright.kernels.gemm.split_cost import STREAM_K
 from fusewright.kernels.gemm.strategy import rank_tiles
 from fusewright.kernels.gemm.tile import NO_SPLIT, DepthSplit, GemmTile, StreamK
 from fusewright.kernels.gemm.tile_cost import (
-    FOLDED_ENDING,
     LARGE_ENDING,
     LIGHT_ENDING,
+    REDUCTION_ENDING,
     ending,
 )
 from fusewright.kernels.interface import StrategyContext
@@ -88,7 +88,7 @@ ENDINGS = [
     ((32768, 1024), (4096, 1024), NoReduction(), LARGE_ENDING, half(128, "pingpong")),
     ((8192, 2048), (6144, 2048), NoReduction(), LARGE_ENDING, half(160, "pingpong")),
     ((4096, 4096), (4096, 4096), NoReduction(), LARGE_ENDING, half(256)),
-    ((4096, 4096), (4096, 4096), Segment(64), FOLDED_ENDING, half(128, "pingpong")),
+    ((4096, 4096), (4096, 4096), Segment(64), REDUCTION_ENDING, half(128, "pingpong")),
 ]
 
 
@@ -115,7 +115,7 @@ def test_what_follows_a_product_chooses_its_tile(
         ("return torch.relu(x @ y)", LIGHT_ENDING),
         ("return x + x @ y", LARGE_ENDING),
         ("return (x @ y).float()", LARGE_ENDING),
-        ("return torch.softmax((x @ y).view(1024, 16, 64), -1)", FOLDED_ENDING),
+        ("return torch.softmax((x @ y).view(1024, 16, 64), -1)", REDUCTION_ENDING),
     ],
 )
 def test_what_follows_a_product(body: str, wanted: float) -> None:

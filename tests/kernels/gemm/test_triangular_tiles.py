@@ -75,7 +75,7 @@ def test_all_that_is_stored_counts() -> None:
     ]
 
 
-def test_batches_have_a_band_each_and_a_fold_none() -> None:
+def test_batches_have_a_band_each_and_a_reduction_none() -> None:
     batched = torch.randn(3, 600, 256), torch.randn(3, 256, 700)
     assert bands("return torch.tril(x @ y)", *batched) == [DiagonalBand(-599, 0)]
     # rows of all matrices are rows of one

@@ -320,7 +320,7 @@ def test_sums_of_as_many_elements_are_one_kernel() -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns", "split"), [(4, 65536, False), (5, 65536, True)])
-def test_few_elements_are_folded_by_a_cluster(rows: int, columns: int, split: bool) -> None:
+def test_few_elements_are_reduced_by_a_cluster(rows: int, columns: int, split: bool) -> None:
     found = strategy_of(planned(lambda x: x.sum(1), torch.empty(rows, columns)))
     assert isinstance(found, PartialReduction if split else ClusterRow)
     ampere = strategy_of(planned(lambda x: x.sum(1), torch.empty(rows, columns), "sm_80"))

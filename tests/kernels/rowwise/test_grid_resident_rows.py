@@ -76,7 +76,7 @@ def test_which_rows_are_gathered(
     [
         (softmax, 9 << 19),  # more than all registers
         (lambda x: x.sum(1), MILLION),
-        (lambda x: torch.logsumexp(x, 1), MILLION),  # one sweep finds both folds
+        (lambda x: torch.logsumexp(x, 1), MILLION),  # one sweep finds both reductions
         (lambda x: torch.stack(torch.var_mean(x, 1)), MILLION),
         (lambda x: x.cumsum(1) - x.cumsum(1)[:, -1:], MILLION),
         (torch.relu, MILLION),

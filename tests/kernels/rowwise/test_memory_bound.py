@@ -48,7 +48,7 @@ def entry_of(made: Compilation) -> str:
         (lambda x: nn.functional.layer_norm(x, x.shape[1:]), 4096, 512, False),  # rows are stored
         (lambda x: x.argmax(1), 4096, 256, False),
         (lambda x: x.softmax(1), 4096, 256, False),
-        (lambda x: torch.logsumexp(x, 1), 4096, 256, False),  # two folds
+        (lambda x: torch.logsumexp(x, 1), 4096, 256, False),  # two reductions
         (lambda x: x.cumsum(1), 4096, 256, False),
         (lambda x: (x[:, 1:] * x[:, :-1]).sum(1), 4097, 512, False),  # each element twice
         (lambda x: x.sum(1), 1024, 64, False),
@@ -121,7 +121,7 @@ class Added(nn.Module):
         return self.norm(x) + (y if self.residual else self.other(y))
 
 
-def test_tensors_that_are_folded_first_are_asked_for_together() -> None:
+def test_tensors_that_are_reduced_first_are_asked_for_together() -> None:
     given = [torch.empty(32, 2048, 7, 7) for _ in "xy"]
     made = make(Added(), given, HOPPER)
     name, text = made.texts[0].name, cuda_source(made.texts, HOPPER)
@@ -172,7 +172,7 @@ def test_rows_as_long_as_the_batch_that_are_read_once_are_not_kept() -> None:
         (lambda x: x.sum(1) + x.amax(1), (64, 1 << 20), "run_rows_split<512, 4, 4>"),
     ],
 )
-def test_nobody_waits_behind_an_only_fold(
+def test_nobody_waits_behind_an_only_reduction(
     function: Function, shape: tuple[int, ...], launch: str
 ) -> None:
     assert launch in entry_of(made_of(function, *shape))
@@ -195,7 +195,7 @@ def test_light_rows_stay_in_registers(arch: str, tmp_path: Path) -> None:
             assert re.search(r"ld\.global\.nc\.L1::no_allocate", text)
 
 
-FOLDS: dict[str, Function] = {
+REDUCTIONS: dict[str, Function] = {
     "sum": lambda x: x.sum(0),
     "max": lambda x: x.amax(0),
     "argmax": lambda x: x.argmax(0),
@@ -233,10 +233,10 @@ def test_gpu_two_norms_whose_tensors_come_together() -> None:
 
 @pytest.mark.gpu
 @torch.no_grad()
-@pytest.mark.parametrize("name", FOLDS)
+@pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("shape", [(20_011, 33), (9_000, 4_096), (5_003, 4_100), (3, 70_001)])
 def test_gpu_blocks_that_do_not_wait(name: str, shape: tuple[int, ...]) -> None:
-    model, x = Called(FOLDS[name]), torch.randn(shape).cuda() + 1
+    model, x = Called(REDUCTIONS[name]), torch.randn(shape).cuda() + 1
     ours = fusewright.optimize(model, [x.cpu()], target="cuda").cuda()
     wild = x.clone()
     wild[1, 2], wild[2, 1] = float("inf"), float("nan")
@@ -250,4 +250,4 @@ def test_gpu_blocks_that_do_not_wait(name: str, shape: tuple[int, ...]) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["max", "var", "logsumexp"])
 def test_gpu_counters_of_two_streams_and_of_a_graph(name: str) -> None:
-    check_two_streams_and_a_graph(9_000, 4_096, FOLDS[name])
+    check_two_streams_and_a_graph(9_000, 4_096, REDUCTIONS[name])

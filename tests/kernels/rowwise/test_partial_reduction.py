@@ -1,4 +1,5 @@
-"""Long rows of which one fold is made: one kernel folds parts of them, another one joins these."""
+"""Long rows of which one reduction is made: one kernel reduces parts of them, another one joins
+these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows whose folds are longer than what is stored of them: pools and slices of norms."""
+"""Rows whose reductions are longer than what is stored of them: pools and slices of norms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORT = (
     "x.sum(-1)[:, :, ::2].relu()",
     "F.layer_norm(x, (24,))[:, ::2, 1:].exp()",
 )
-# Rows are folded twice, or something else wants to know their folds: these stay in memory.
+# Rows are reduced twice, or something else wants to know their reductions: these stay in memory.
 OTHERS = {
     "F.avg_pool2d(F.layer_norm(x, (24,)), 3, 2)": 2,
     "F.max_pool2d(x.softmax(-1), 2)": 2,
@@ -47,7 +47,7 @@ def test_it_is_one_kernel(row: str) -> None:
 
 
 @pytest.mark.parametrize("row", OTHERS)
-def test_other_rows_are_folded_once(row: str) -> None:
+def test_other_rows_are_reduced_once(row: str) -> None:
     assert len(made(row).plan.steps) == OTHERS[row]
 
 
@@ -62,10 +62,10 @@ def test_a_transposed_convolution_is_read_once() -> None:
             return torch.nn.functional.avg_pool2d(self.norm(self.convolution(x)), 2)
 
     planned = make(Pooled(), [torch.randn(64, 64, 48, 48)], GPU).plan
-    assert [len(k.folds) for k in planned.kernels] == [0, 4]
+    assert [len(k.reductions) for k in planned.kernels] == [0, 4]
 
 
-def test_what_is_as_long_as_its_folds_has_its_own_kernel() -> None:
+def test_what_is_as_long_as_its_reductions_has_its_own_kernel() -> None:
     """Though it has as many rows as the others have columns."""
 
     class Both(torch.nn.Module):

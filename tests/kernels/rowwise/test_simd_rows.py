@@ -26,7 +26,7 @@ HAZARDS = (float("nan"), float("inf"), -float("inf"), -0.0, 1e18, 1e-42)
 
 
 class Called(nn.Module):
-    """A row of the table as a model of its own, with a buffer along its folded dimension."""
+    """A row of the table as a model of its own, with a buffer along its reduced dimension."""
 
     def __init__(self, row: str, length: int = 1) -> None:
         super().__init__()
@@ -43,12 +43,12 @@ def picture(length: int, beside: int, dtype: torch.dtype = torch.float32) -> Ten
 
 
 def abreast(model: nn.Module, x: Tensor) -> list[bool]:
-    """Of each kernel of the model that folds."""
+    """Of each kernel of the model that reduces."""
     strategies = [s for _, _, s in make(model, [x], CPU).kernels]
     return [isinstance(s, CpuSimdRows) for s in strategies if not isinstance(s, CpuMap)]
 
 
-# Every row folds over dimension 1 of [3, length, beside].
+# Every row reduces over dimension 1 of [3, length, beside].
 ROWS = [
     *("x.sum(1)", "x.mean(1)", "x.amax(1)", "x.amin(1)", "(x * 0.01 + 1).prod(1)", "x.var(1)"),
     *("x.std(1, keepdim=True)", "x.argmax(1)", "x.argmin(1)", "torch.logsumexp(x, 1)"),
@@ -66,7 +66,7 @@ ROWS = [
     *("F.pad(x * x, (0, 0, 2, 1)).sum(1)", "F.local_response_norm(x.transpose(0, 1), 3).mean(0)"),
     "F.batch_norm(x, w[:, 0], w[:, 0].square(), w[:, 0] + 1, w[:, 0]).amin(1)",
 ]
-# Every row folds over dimension 2 of [3, beside, length], and stores only what that comes to.
+# Every row reduces over dimension 2 of [3, beside, length], and stores only what that comes to.
 TURNED = [
     *("x.sum(2)", "x.mean(2)", "x.amax(2)", "x.amin(2)", "x.var(2)", "x.argmax(2)", "x.argmin(2)"),
     *("torch.logsumexp(x, 2)", "x.norm(dim=2) + 1", "(x * w.mT).sum(2)", "x.tanh().exp().mean(2)"),
@@ -187,7 +187,7 @@ def test_others_run_one_by_one_or_stay_calls(row: str, x: Tensor) -> None:
 
 @pytest.mark.slow
 def test_functions_give_each_row_what_they_give_a_number() -> None:
-    """A fold over one element, so that the function's own bits come out."""
+    """A reduction over one element, so that the function's own bits come out."""
     maps = [op for op in OPS.values() if op.kind == "pointwise" and op.needs and op.name != "where"]
     names = [op.name for op in maps if op.domain not in ("int", "numbers", "shift")]
     unary = [n for n in names if OPS[n].arity == 1 and OPS[n].result == "same"]

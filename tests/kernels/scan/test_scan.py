@@ -218,7 +218,7 @@ def test_everything_around_a_scan_is_in_its_kernel() -> None:
     )
     (kernel,) = made.plan.kernels
     assert not made.plan.libraries
-    assert [f.op for f in kernel.folds] == ["cumsum_back"]
+    assert [f.op for f in kernel.reductions] == ["cumsum_back"]
 
 
 def test_a_scan_takes_no_tiles_of_a_product() -> None:

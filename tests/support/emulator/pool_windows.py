@@ -117,7 +117,7 @@ void run_epilogue(const Body& given_body, const float* image, const float* weigh
       }
 }
 """
-# Folds over all pixels: tiles of fragments, or boxes filled column by column; then the parts.
+# Reductions over all pixels: tiles of fragments, or boxes filled column by column; then the parts.
 SUMMED = """
 template <int WIDTH, int VECTOR, class Body>
 void sum_tiles(const Body& given_body, const float* sums, float* parts, conv_shape all,
@@ -210,7 +210,7 @@ extern "C" void tile_{number}(const float* sums, float* parts, {pointers}, const
 
 def library(bodies: Sequence[tuple[KernelText, str]], folder: Path) -> ctypes.CDLL:
     """tile_0, tile_1, … of bodies, each with its width, side, vectors and window, or, where all
-    pixels are folded, with its width, 0 for boxes, and vectors."""
+    pixels are reduced, with its width, 0 for boxes, and vectors."""
     names = {*SECTIONS, *SPOKEN, *(word for body, _ in bodies for word in words(body.text))}
     text = re.sub(
         r"FN void load_pixels\(.*?\n}\n", ENGINE, sections_for("sm90", names), flags=re.DOTALL

@@ -1,4 +1,5 @@
-"""Bodies that fold channels -> a library in which threads of this CPU hand them a tile's fragments.
+"""Bodies that reduce channels -> a library in which threads of this CPU hand them a tile's
+fragments.
 
 The text is that of the GPU, from the registers of a tensor core's result on: boxes, repairs, teams
 and their shuffles. Warps run one after the other; nothing is said of races between them.

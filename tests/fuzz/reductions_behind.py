@@ -1,7 +1,7 @@
-"""Random problems of one form: a product or convolution, maps, and a fold of what it gives.
+"""Random problems of one form: a product or convolution, maps, and a reduction of what it gives.
 
 `behind(seed)` is the text. Sums of sums are where a compiler can be less exact than what it
-replaces: how a fold is cut, and in what type its parts are added, are its own decision there.
+replaces: how a reduction is cut, and in what type its parts are added, are its own decision there.
 `large` ones are as large as a GPU's own kernels want them.
 """
 
@@ -14,7 +14,7 @@ MAPS = (
     *("F.silu({x})", "{x}", "{x}", "F.softplus({x})", "F.hardswish({x})", "{x}.clamp(-1, 1)"),
 )
 # Of {x}, of shape (rows, columns) or (batch, rows, columns).
-ROW_FOLDS = (
+ROW_REDUCTIONS = (
     *("{x}.sum(-1)", "{x}.mean(-1)", "torch.logsumexp({x}, -1)", "F.softmax({x}, -1)"),
     *("F.layer_norm({x}, ({x}.shape[-1],))", "F.log_softmax({x}, -1)", "{x}.var(-1)"),
     *("torch.linalg.vector_norm({x}, dim=-1)", "F.normalize({x}, dim=-1)", "{x}.std(-1)"),
@@ -23,7 +23,7 @@ ROW_FOLDS = (
     *("torch.logsumexp({x}, 0)", "F.softmax({x}, 0)", "F.gelu({x}).sum(-1, keepdim=True)"),
 )
 # Of {x}, of shape (images, channels, pixels...).
-IMAGE_FOLDS = (
+IMAGE_REDUCTIONS = (
     *("{x}.flatten(2).mean(-1)", "{x}.flatten(2).sum(-1)", "{x}.sum(1)", "{x}.mean(1)"),
     *("torch.logsumexp({x}, 1, keepdim=True)", "F.softmax({x}, 1)", "F.log_softmax({x}, 1)"),
     *("F.group_norm({x}, 2)", "F.instance_norm({x})", "F.layer_norm({x}, {x}.shape[1:])"),
@@ -68,7 +68,7 @@ def behind(seed: int, *, large: bool = False) -> str:
     layer, called, sizes, rank = (_convolution if convolution else _product)(rng, large)
     lines = [rng.choice(MAPS).format(x="x") for _ in range(rng.randint(0, 2))]
     pools = POOLS.get(rank, ())
-    table = IMAGE_FOLDS + pools * 2 if convolution else ROW_FOLDS
+    table = IMAGE_REDUCTIONS + pools * 2 if convolution else ROW_REDUCTIONS
     lines += [rng.choice(table).format(x="x")]
     lines += [rng.choice(MAPS).format(x="x") for _ in range(rng.choice((0, 0, 1)))]
     return TEXT.format(
