@@ -127,8 +127,10 @@ def shape_argument(shape: Shape) -> ListArg:
 
 
 def call_flops(n: Node, batch: int) -> int:
-    """`contraction_flops` of a library node, as it is written: a linear layer may be called as a
-    product whose arguments come in another order."""
+    """`contraction_flops` of a step that stays PyTorch's, as it is written: a linear layer may be
+    called as a product whose arguments come in another order. A lone operator is no call."""
+    if n.called is None:
+        return 0
     name = WRITTEN_MATMULS.get(n.call.function, n.call.name)
     tensors = [n.args[a.position].shape for a in n.call.args if isinstance(a, TensorRef)]
     return contraction_flops(name, tensors, n.shape, batch)
