@@ -226,7 +226,10 @@ def _taken(line: str, given: Sequence[object]) -> torch.Tensor | None:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(n, marks=() if n == "channels last" else pytest.mark.slow) for n in LAYOUTS],
+)
 def test_the_program_says_how_results_lie(layout: str, device: str) -> None:
     lay, dtype = LAYOUTS[layout], torch.bfloat16 if layout == "swapped" else torch.float32
     x, y = (lay(torch.randn(5, 4, 6, 7, dtype=dtype)) for _ in range(2))
