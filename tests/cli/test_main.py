@@ -110,7 +110,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
     assert callable(options.pop("progress"))
     assert options.pop("turn") is nullcontext, "alone, it times when it likes"
     assert options.pop("settle") is main._at_once, "and takes what memory there is"
-    assert options.pop("site") is None, "nothing is judged here that was made for another machine"
+    assert options.pop("judging") is None, "nothing for another machine is judged here"
     assert (name, arguments) == ("optimize", (Path("problem.py"),))
     assert options == {
         "out": Path("new.py"),
@@ -128,7 +128,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
 def test_what_is_for_this_machine_finds_the_judge_started(stages: Stages, files: Path) -> None:
     run("optimize", "problem.py", "--target", "cpu")
     ((_, _, options),) = stages.calls
-    assert options["site"].device == "cpu"
+    assert options["judging"].request.device == "cpu"
 
 
 @pytest.mark.judged

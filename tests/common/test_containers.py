@@ -239,6 +239,7 @@ def test_names_that_do_not_fit() -> None:
         read({"height": 3}, signature_of(named, bound=True))
 
 
+@pytest.mark.compiler
 def test_constructor_without_get_init_inputs(tmp_path: Path) -> None:
     text = (
         f"{HEAD}    def forward(self, x):\n        return torch.relu(x)\ndef get_inputs():\n{X}\n"

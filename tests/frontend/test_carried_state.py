@@ -206,6 +206,7 @@ def test_another_state_runs_the_original(state: Any, tmp_path: Path) -> None:
     assert calls == [1, 1]
 
 
+@pytest.mark.compiler
 def test_a_free_batch_carries_its_state(tmp_path: Path) -> None:
     space = emit_text(problem(*MODELS["None at first"]), tmp_path).load()
     model = space.ModelNew()

@@ -100,6 +100,7 @@ def test_kernels_agree_with_float64(row: str) -> None:
     torch.testing.assert_close(ours(*given).double(), exact, rtol=3e-6, atol=3e-6)
 
 
+@pytest.mark.compiler
 @torch.no_grad()
 def test_a_target_that_is_no_class_is_an_error() -> None:
     given = inputs()
