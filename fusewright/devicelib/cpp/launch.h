@@ -16,7 +16,8 @@ FN long team_size(long threads, long pieces) {
   if (omp_in_parallel()) return 1;
   return threads < pieces ? threads : pieces;
 }
-// A thread gets THREAD_WORTH bytes at least: to fork and join takes about as long as to go through them.
+// A thread gets THREAD_WORTH bytes at least: to fork and join takes about as long as to go through
+// them.
 constexpr long THREAD_WORTH = 8192;
 FN long enough(long threads, long bytes) {
   const long worth = bytes / THREAD_WORTH + 1;

@@ -4,9 +4,9 @@
 // and gcc turns these scalars into vector code, as long as no path branches and none calls the C
 // library. So both sides of a choice are always computed, and what is out of range is clamped
 // before it is used as an exponent, or its result thrown away. Polynomials are weighted minimax
-// fits with float coefficients; errors are in tests/compile/test_device_library_cpp.py. Do not compile with
-// -ffast-math: NaN, infinities and the rounding trick below would be lost. Compile with
-// -ffp-contract=off: a value that a model computes once has one value here, wherever it is
+// fits with float coefficients; errors are in tests/compile/test_device_library_cpp.py. Do not
+// compile with -ffast-math: NaN, infinities and the rounding trick below would be lost. Compile
+// with -ffp-contract=off: a value that a model computes once has one value here, wherever it is
 // computed again, so only what says `fma` rounds once.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
@@ -14,7 +14,7 @@
 
 //@ begin
 // The kernels are the structs at the end; a function behind each starts it. Their bodies ask a
-// `team` for loops and folds. What a team and its operands are, and how kernels are started, comes
+// `team` for loops and reductions. What a team and its operands are, and how kernels are started, comes
 // before.
 #include <omp.h>
 #include <stdlib.h>
@@ -264,8 +264,8 @@ FN float sigmoid(float x) {
 FN double sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
 
 //@ silu: needs exp_parts
-// x sigmoid(x) with one division, as PyTorch's; a product is rounded only below 0. Below -87, where PyTorch's is 0, the power
-// is subnormal.
+// x sigmoid(x) with one division, as PyTorch's; a product is rounded only below 0. Below -87, where
+// PyTorch's is 0, the power is subnormal.
 FN float silu(float x) {
   const float power = exp_inside(-at_most(__builtin_fabsf(x), 105.0f));
   return (x < 0.0f ? x * power : x) / (1.0f + power);
@@ -276,7 +276,8 @@ FN double silu(double x) { return x / (1.0 + __builtin_exp(-x)); }
 FN float short_sigmoid(float x) { return sigmoid(x); }
 
 //@ tanh_softplus: needs exp_parts
-// tanh(log(1 + e^x)) with one exponential: of (1 + e^x)^2 as an unknown, both are fractions. Beyond 20 it is 1.
+// tanh(log(1 + e^x)) with one exponential: of (1 + e^x)^2 as an unknown, both are fractions. Beyond
+// 20 it is 1.
 FN float tanh_softplus(float x) {
   const float inside = exp_inside(x > 20.0f ? 20.0f : x);
   const float e = x < -105.0f ? 0.0f : inside, n = e * (e + 2.0f);

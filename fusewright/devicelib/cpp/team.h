@@ -1,9 +1,9 @@
-// What a generated kernel body may ask of its team on the CPU: a loop, a fold, a kept row.
+// What a generated kernel body may ask of its team on the CPU: a loop, a reduction, a kept row.
 //
-// A Solo team is one thread, and its members are the vector lanes. The surprising fact: folds are
+// A Solo team is one thread, and its members are the vector lanes. The surprising fact: reductions are
 // not written as reductions inside the loop. The loop over the lambda only fills a small buffer,
 // which vectorises whatever the lambda does, and a reducer then takes the buffer with explicit
-// vectors. So a fold is never one long chain of additions, a mean is known before its deviations
+// vectors. So a reduction is never one long chain of additions, a mean is known before its deviations
 // are summed, and NaN rules cost nothing elsewhere.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
@@ -567,7 +567,7 @@ template <class T> struct sum_of {
   FN void merge(const sum_of& o) { total += o.total; }
   FN T result() const { return T(total); }
 };
-// So little is done for each element that it shows how often a buffer is begun: docs/facts.md, sums.
+// So little is done for each element that it shows how often a buffer is begun [m: cpu-0012].
 template <class T> constexpr long buffer_elements<sum_of<T>> = 2 * BUFFER_ELEMENTS;
 
 //@ prod: needs reduce, sum
@@ -779,7 +779,7 @@ template <> struct reduction_types<bool> {
   FN void name(Span s, kept<T, N, Small>& row, F f, Ops... ops) const {                      \
     scan(name##_of<T>(), s, row, f, ops...);                                                 \
   }
-// The interface, said once: a team brings each() and fold<Reducer>(), and the reducers come as they
+// The interface, said once: a team brings each() and reduce<Reducer>(), and the reducers come as they
 // are needed.
 template <class Team> struct words {
   template <class T> using one = T;  // how a team holds one number of a row

@@ -29,7 +29,7 @@ FN void multiply(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned 
 }
 
 //@ mma_of: needs mma_sync, half_t, bfloat_t
-// The same for factors of T.
+// The same for operands of T.
 FN void multiply_as(half_t, float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) { multiply(acc, a, b0, b1); }
 FN void multiply_as(bfloat_t, float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

@@ -47,7 +47,7 @@ template <int W, class... T> inline bool aligned(const T*... p) {
 FN unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
 
 //@ next_kernel
-// On Hopper the next kernel's blocks may come as soon as this one's leave: they wait for what it writes themselves.
+// With dependent launches the next kernel's blocks may come as soon as this one's leave: they wait for what it writes themselves.
 FN void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,6 +1,6 @@
 // Scalar functions for generated CUDA kernels: torch's names and torch's meaning.
 //
-// The surprising fact: CUDA's fmaxf and fminf drop a NaN, while torch.maximum, relu and the folds must keep
+// The surprising fact: CUDA's fmaxf and fminf drop a NaN, while torch.maximum, relu and the reductions must keep
 // it. `max.NaN.f32` does that in one instruction (sm_80 and later), so `maximum` is not `fmax`.
 // Do not compile with -use_fast_math: its exp, log, tanh and division are further from float64 than PyTorch's.
 // Compile with -fmad=false: a value that a model computes once has one value here, wherever it is computed again, so only
@@ -10,7 +10,7 @@
 #pragma once
 
 //@ begin
-// The kernels are the structs at the end; a function behind each starts it. Their bodies ask a `team` for loops, folds and
+// The kernels are the structs at the end; a function behind each starts it. Their bodies ask a `team` for loops, reductions and
 // vectors. What a team and its operands are, and how kernels are started, comes before.
 #pragma nv_diag_suppress 177  // not every launch asks a kernel for its size
 #define FN __device__ __forceinline__

@@ -167,7 +167,7 @@ template <int W, class... Ops> constexpr long vector_bytes = (0 + ... + (long(Op
 //@ denominator: needs visit
 // A number that elements x are divided by. With its inverse rounded once, one product and one correction give x / s to the
 // bit; tests prove it for every s. Where the correction may lose bits (x or the quotient is tiny, or something is not finite)
-// there is a doubt, and `visit` calls for some elements again, `exactly`.
+// the quotient may be inexact, and `visit` calls for some elements again, `exactly`.
 struct denominator {
   float by, inverse, least;
   bool always, inexact, exactly = false;
@@ -181,7 +181,7 @@ FN float divided(float x, denominator& d) {
   d.inexact |= !(::fabsf(q) >= d.least) & (x != 0.f);
   return q;
 }
-// The same of an element that is folded: it is asked for once, so it settles its own doubt.
+// The same of an element that is reduced: it is asked for once, so it settles that itself.
 __device__ __noinline__ float divided_exactly(float x, float by) { return x / by; }
 FN float divided_alone(float x, const denominator& d) {
   const float close = x * d.inverse, q = ::fmaf(-::fmaf(close, d.by, -x), d.inverse, close);

@@ -1,4 +1,4 @@
-// Folds whose part is more than a number: a position, a maximum with a sum of exponentials.
+// Reductions whose part is more than a number: a position, a maximum with a sum of exponentials.
 //
 // The surprising fact: what one thread does decides their speed, and there the pair is avoided. Positions are compared
 // once for a vector, and the sum of exponentials is multiplied once for a burst of vectors, if at all.
@@ -107,7 +107,7 @@ template <class T> struct online_softmax_result {
 };
 template <class T> struct online_softmax_of {
   static constexpr bool kept = false;
-  static constexpr T K_SCALE_BLOCK = T(1);
+  static constexpr T STEP = T(1);
   sum_of<T> sum;
   T max = lowest(T()), reference = at_least_finite(max);
   // More elements at a time, or more doubles, whose exp is long, would not fit the registers of a busy GPU.
@@ -126,7 +126,7 @@ template <class T> struct online_softmax_of {
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) x[k] = element(k), top = maximum(top, x[k]);
     max = maximum(max, top);
-    if (top > reference + K_SCALE_BLOCK) {
+    if (top > reference + STEP) {
       sum.scale(exp(reference - top));
       reference = top;
     }

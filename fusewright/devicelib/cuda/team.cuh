@@ -1,7 +1,7 @@
-// Who runs a generated CUDA kernel body: a lane, a part of a warp, or a block; and their folds.
+// Who runs a generated CUDA kernel body: a lane, a part of a warp, or a block; and their reductions.
 //
-// The surprising fact: a fold needs no second barrier. Warps leave their parts in shared memory, and the next
-// fold uses the other of two rooms; its own barrier says that everybody has read the first one.
+// The surprising fact: a reduction needs no second barrier. Warps leave their parts in shared memory, and the next
+// reduction uses the other of two rooms; its own barrier says that everybody has read the first one.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -148,7 +148,7 @@ template <int THREADS, int VECTOR> struct team : words<team<THREADS, VECTOR>> {
 };
 
 //@ alone
-// The block of a kernel, or of a turn, in which nothing is folded.
+// The block of a kernel, or of a turn, in which nothing is reduced.
 struct alone {
   template <class Reducer, class T> FN T join(T mine) { return mine; }
 };

@@ -7,7 +7,7 @@
 // exponentials refer to, their sum, and the sums of values. What is not finite in the end is computed again, row by row; and
 // scores of keys or queries that consist of one number, for the most part, at once.
 //
-// The surprising fact: probabilities need not move. What a lane has of 16 x 16 scores is what it must have of a factor,
+// The surprising fact: probabilities need not move. What a lane has of 16 x 16 scores is what it must have of an operand,
 // up to the order of keys; and packed values have them in an order of their own, so the rows of packed keys are read in it.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
@@ -54,7 +54,7 @@ FN bool load_slab(slab& to, const gemm_operand& from, long batch, int row, int r
   }
   return lone;
 }
-// sums += 16 rows x 16 columns x 32 k: of a slab and a packed factor. Tensor cores drop bits instead of rounding; so no sum
+// sums += 16 rows x 16 columns x 32 k: of a slab and a packed operand. Tensor cores drop bits instead of rounding; so no sum
 // stays there for long, and small products come first; a low half is lifted.
 FN void multiply_slab(float (&sums)[2][4], const slab& rows, unsigned address, const float2 (&scale)[2]) {
   __syncwarp();  // nobody waits here; it keeps the compiler from loading all pairs at once, into registers it lacks
@@ -92,8 +92,8 @@ struct stage_facts {
 };
 // `row` and `column`: of this lane's first score. A row that does not exist is asked for as the last one.
 template <bool WHOLE, int PAIRS, class ScoreMod>
-FN void score_all(some_scores<PAIRS>& x, softmax_rows& state, const ScoreMod& score_mod, long batch, int row, int rows, int column,
-                  int length) {
+FN void score_all(some_scores<PAIRS>& x, softmax_rows& state, const ScoreMod& score_mod, long batch, int row, int rows,
+                  int column, int length) {
   const int row_of[2] = {row < rows ? row : rows - 1, row + 8 < rows ? row + 8 : rows - 1};
 #pragma unroll
   for (int i = 0; i < PAIRS * 8; ++i) {
@@ -147,7 +147,7 @@ FN stage_facts weigh(slab (&weights)[PAIRS / 2], some_scores<PAIRS>& x, softmax_
 }
 
 //@ attend: needs attention_tile, weigh
-// A lane's part of ldmatrix, in a packed factor's unit: 16 rows, a group of 16 k. Keys come in the order in which packed
+// A lane's part of ldmatrix, in a packed operand's k block: 16 rows, a group of 16 k. Keys come in the order in which packed
 // values have them: 0 4 1 5 2 6 3 7.
 FN unsigned value_place(int lane) {
   return (lane % 8 + lane / 16 * 8) * K_BLOCK_BYTES + ((lane / 8 % 2 ^ lane % 8) << 4);
@@ -174,7 +174,8 @@ template <int THREADS> FN void recall_low(slab& rows, const uint4* from) {
 // One stage of keys. `lows`: of all threads. `total`: sixteen columns of the result at a time.
 template <int WIDTH, class ScoreMod>
 FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab (&queries)[WIDTH / K_BLOCK],
-               const gemm_operand& query_rows, const gemm_operand& key_rows, const ScoreMod& score_mod, const attention_shape& shape,
+               const gemm_operand& query_rows, const gemm_operand& key_rows, const ScoreMod& score_mod,
+                   const attention_shape& shape,
                const attention_place& place, int number, const unsigned char* stage, uint4* lows) {
   using tile = attention_tile<WIDTH>;
   const int thread = thread_here(), lane = thread % 32, column = number * tile::keys + lane % 4;
@@ -206,8 +207,8 @@ FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab
   slab weights[tile::k_blocks];
   float shrink[2];
   const stage_facts facts = weigh<tile::pairs>(weights, x, state, shrink);
-  note_stage<WIDTH>(seen_by_warp<WIDTH>(lows), reinterpret_cast<const float*>(stage + tile::value_scales), __any_sync(~0u, facts.live),
-                    __any_sync(~0u, facts.faint));
+  note_stage<WIDTH>(seen_by_warp<WIDTH>(lows), reinterpret_cast<const float*>(stage + tile::value_scales), __any_sync(~0u,
+                    facts.live), __any_sync(~0u, facts.faint));
   if (__any_sync(~0u, facts.grows)) {
 #pragma unroll
     for (int i = 0; i < WIDTH / 2; ++i) total[i / 8][i / 4 % 2][i % 4] *= shrink[i / 2 % 2];
@@ -223,8 +224,9 @@ FN void attend(float (&total)[WIDTH / 16][2][4], softmax_rows& state, const slab
 }
 
 //@ run_attention: needs attend, fixup_attention, aligned, device_scope, allow_shared
-// A warp's rows go to a box in shared memory; returned is the sum of exponentials of a lane's two rows.
-template <int WIDTH> FN float2 rows_to_smem_tile(float* smem_tile, const float (&total)[WIDTH / 16][2][4], const softmax_rows& state) {
+// A warp's rows go to a smem tile; returned is the sum of exponentials of a lane's two rows.
+template <int WIDTH>
+FN float2 rows_to_smem_tile(float* smem_tile, const float (&total)[WIDTH / 16][2][4], const softmax_rows& state) {
   const float sum[2] = {sum_of_row(state.sum[0]), sum_of_row(state.sum[1])};
   const int lane = thread_here() % 32, begin = thread_here() / 32 * 16;
 #pragma unroll
@@ -237,12 +239,13 @@ template <int WIDTH> FN float2 rows_to_smem_tile(float* smem_tile, const float (
   __syncwarp();
   return make_float2(sum[0], sum[1]);
 }
-// Rows in doubt are computed again by the whole block, then rows go to the body.
+// Rows that need a fixup are computed again by the whole block, then rows go to the body.
 template <int WIDTH, int VECTOR, class ScoreMod, class Body>
-FN void attention_out(const Body& body, const ScoreMod& score_mod, float2 sum, const gemm_operand& queries, const gemm_operand& keys,
-                      const gemm_operand& values, const attention_shape& shape, const attention_place& place, float* smem_tile, uint4* lows) {
+FN void attention_out(const Body& body, const ScoreMod& score_mod, float2 sum, const gemm_operand& queries,
+                      const gemm_operand& keys, const gemm_operand& values, const attention_shape& shape,
+                          const attention_place& place, float* smem_tile, uint4* lows) {
   using tile = attention_tile<WIDTH>;
-  __shared__ unsigned marks[tile::rows / 8];  // of each row, four bits of lanes that doubt it
+  __shared__ unsigned marks[tile::rows / 8];  // of each row, four bits of lanes for which it needs a fixup
   const int lane = lane_here(), begin = warp_here() * 16, rest = shape.rows - place.top;
   const int end = begin + 16 < rest ? begin + 16 : rest;
   const float* const seen = seen_by_warp<WIDTH>(lows);
@@ -252,7 +255,8 @@ FN void attention_out(const Body& body, const ScoreMod& score_mod, float2 sum, c
   for (int i = 0; i < WIDTH / 4; ++i) {
     const int half = i % 2, column = i / 2 * 8 + lane % 4 * 2;
     const float* const pair = smem_tile + smem_tile_place<false, WIDTH>(begin + lane / 4 + half * 8, column);
-    wrong[half] |= pair_needs_fixup(pair, seen + column, limit / (half ? sum.y : sum.x), seen[WIDTH] != 0, shape.columns - column);
+    wrong[half] |= pair_needs_fixup(pair, seen + column, limit / (half ? sum.y : sum.x), seen[WIDTH] != 0,
+        shape.columns - column);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -314,7 +318,8 @@ __global__ void __launch_bounds__(attention_tile<WIDTH>::threads, 1)
 }
 #ifdef __CUDACC_RTC__
 template <int WIDTH, int VECTOR, class ScoreMod, class Body>
-FN int run_attention(const Body&, const ScoreMod&, gemm_operand, gemm_operand, gemm_operand, long, long, long, long, long, void*, int, void*) {
+FN int run_attention(const Body&, const ScoreMod&, gemm_operand, gemm_operand, gemm_operand, long, long, long, long, long,
+    void*, int, void*) {
   return &attention_kernel<WIDTH, VECTOR, ScoreMod, Body> == nullptr || &pack_planes == nullptr;
 }
 #else
@@ -335,8 +340,8 @@ inline int pack_in(void* workspace, const gemm_operand& from, long batches, long
   return cudaGetLastError();
 }
 template <int WIDTH, int VECTOR, class ScoreMod, class Body>
-int run_attention(const Body& body, const ScoreMod& score_mod, gemm_operand queries, gemm_operand keys, gemm_operand values, long batches, long rows,
-                  long columns, long length, long depth, void* workspace, int device, void* stream) {
+int run_attention(const Body& body, const ScoreMod& score_mod, gemm_operand queries, gemm_operand keys, gemm_operand values,
+                  long batches, long rows, long columns, long length, long depth, void* workspace, int device, void* stream) {
   if (batches <= 0 || rows <= 0 || columns <= 0) return 0;
   using tile = attention_tile<WIDTH>;
   const device_scope scope(device);

@@ -38,8 +38,8 @@ FN void score_exactly(some_scores<PAIRS>& x, const gemm_operand& queries, const 
 //@ fixup_limit: needs attention_tile, finish
 // Where one key of a stage has most of a row's weight but a value of zero, what remains of a column are weights that their
 // halves hold with few bits, or not at all: those below FAINT, once scaled. Behind a mask, one small value may be all, too.
-// So a result far below the largest value times the largest weight is in doubt; one of zero only if there were faint weights.
-// Of 2^23 random elements, 1 in 50 draws is in doubt, 1 in 5 with faint weights.
+// So a result far below the largest value times the largest weight needs a fixup; one of zero only if there were faint weights.
+// Of 2^23 random elements, 1 in 50 draws needs a fixup, 1 in 5 with faint weights.
 constexpr float FAINT = 0x1p-14f;
 FN float fixup_limit(bool faint) { return 0x1p14f * (faint ? 0x1p-26f : 0x1p-28f); }
 // `seen`: the largest inverse scale of the column, at least 2^-126 where all is zero; what is that small has no bits to lose.
@@ -49,7 +49,8 @@ FN bool needs_fixup(float x, float limit, float seen, bool faint) {
 // Of two neighbours, if `columns` are left.
 FN bool pair_needs_fixup(const float* x, const float* seen, float limit, bool faint, int columns) {
   const float2 both = *reinterpret_cast<const float2*>(x), most = *reinterpret_cast<const float2*>(seen);
-  return ((columns > 0) & needs_fixup(both.x, limit, most.x, faint)) | ((columns > 1) & needs_fixup(both.y, limit, most.y, faint));
+  return ((columns > 0) & needs_fixup(both.x, limit, most.x, faint)) | ((columns > 1) & needs_fixup(both.y, limit, most.y,
+      faint));
 }
 // Asked for again and again, since no register is free.
 template <int WIDTH> FN float* seen_by_warp(uint4* lows) {
@@ -74,7 +75,7 @@ template <int WIDTH> FN void note_stage(float* seen, const float* value_scales, 
 
 //@ fixup_attention: needs score_exactly, finish, exp
 // One row of the result by plain sums in float64, by a whole block: eight lanes to a key, then a lane to a column. Behind the
-// box is room for the scores of KEPT keys; of longer rows they are computed three times.
+// smem tile is room for the scores of KEPT keys; of longer rows they are computed three times.
 template <int WIDTH> struct fixup_room {
   static constexpr int threads = attention_tile<WIDTH>::threads, KEPT = 6144;
   float kept[KEPT];
@@ -95,8 +96,8 @@ template <int WIDTH, class Join> FN double join_block(double mine, double* parts
 // Scores of `count` keys from `first`, several keys in flight. Where a sum could overflow in float32, it is made in order and
 // with fused steps, as in `fixup` of a product: then the order decides between an infinity and NaN.
 template <int WIDTH, class ScoreMod>
-FN void keep_scores(float* kept, const ScoreMod& score_mod, const gemm_operand& queries, const gemm_operand& keys, const attention_shape& shape,
-                    long batch, int row, int first, int count) {
+FN void keep_scores(float* kept, const ScoreMod& score_mod, const gemm_operand& queries, const gemm_operand& keys,
+                    const attention_shape& shape, long batch, int row, int first, int count) {
   constexpr int LANES = 8, GROUPS = attention_tile<WIDTH>::threads / LANES, FLIGHT = 256 / WIDTH;
   const int member = threadIdx.x % LANES, group = threadIdx.x / LANES;
   const float* const query = queries.data + batch * queries.batch_stride + row * queries.row_stride;
@@ -134,8 +135,9 @@ FN void keep_scores(float* kept, const ScoreMod& score_mod, const gemm_operand& 
   __syncthreads();
 }
 template <int WIDTH, class ScoreMod>
-FN void fixup_attention(float* smem_tile, int place, const ScoreMod& score_mod, const gemm_operand& queries, const gemm_operand& keys,
-                         const gemm_operand& values, const attention_shape& shape, long batch, int row) {
+FN void fixup_attention(float* smem_tile, int place, const ScoreMod& score_mod, const gemm_operand& queries,
+                         const gemm_operand& keys, const gemm_operand& values, const attention_shape& shape, long batch,
+                             int row) {
   using memory = fixup_room<WIDTH>;
   memory& room = *reinterpret_cast<memory*>(smem_tile + attention_tile<WIDTH>::rows * WIDTH);
   const int thread = threadIdx.x, column = thread % WIDTH;

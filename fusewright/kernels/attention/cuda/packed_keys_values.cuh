@@ -1,7 +1,7 @@
 // What attention reads again and again: keys and values, split for the tensor cores and packed at every call; and how a
 // stage of them comes into shared memory.
 //
-// Unlike a product's factor, each row has a scale for every 64 k: a warp meets them 64 at a time anyway, and nothing has
+// Unlike a product's operand, each row has a scale for every 64 k: a warp meets them 64 at a time anyway, and nothing has
 // to be known of a whole row. So packing reads once, and takes any number of rows at the same time.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
@@ -10,9 +10,9 @@
 namespace fusewright {
 
 //@ planes: needs gemm_operand, k_blocks, grid
-// A factor packed for attention: split units, [batch][unit][row][128 bytes], with rows filled up to a multiple of 64 by
-// zeros. Behind all units, an inverse scale for each row and 64 k, [batch][step][row], negative where one of a key outweighs.
-// Low halves are 2^11 times as large as they are, so that both end 2^51 below the largest of a step.
+// An operand packed for attention: split k blocks, [batch][k block][row][128 bytes], with rows filled up to a multiple of 64 by
+// zeros. Behind all k blocks, an inverse scale for each row and 64 k, [batch][scale block][row], negative where one of a key
+// outweighs. Low halves are 2^11 times as large as they are, so that both end 2^51 below the largest of a scale block.
 constexpr int PLANE_SCALE_BLOCK = 64, PLANE_ROWS = 64, PLANE_THREADS = 256, ROWS_AT_ONCE = 32, LIFT = 2048;
 struct planes {
   unsigned char* data;
@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(PLANE_THREADS)
   }
   power_of_two(most, scale, inverse);
   if (masked && far_apart(x, most)) inverse = __uint_as_float(0x7fc00000u);
-  if (!masked && outweighs(most, sum, depth - first_k < PLANE_SCALE_BLOCK ? depth - first_k : PLANE_SCALE_BLOCK)) inverse = -inverse;
+  if (!masked && outweighs(most, sum, depth - first_k < PLANE_SCALE_BLOCK ? depth - first_k : PLANE_SCALE_BLOCK)) inverse =
+      -inverse;
 #pragma unroll
   for (int j = 0; j < 8; ++j) x[j] *= scale;
   const int k_block = k / K_BLOCK;
@@ -97,14 +98,15 @@ struct attention_place {
   long batch;
   int top;
 };
-// 128 rows of queries, 64 keys, or 32 where registers are short. A stage: units of keys, units of values, inverse scales of
+// 128 rows of queries, 64 keys, or 32 where registers are short. A stage: k blocks of keys, k blocks of values, inverse scales of
 // keys (of each 64 k) and of values. Behind both stages, the low halves of queries, where registers are short, and what each
 // warp has `seen`: the largest inverse scale of each column, whether it met faint weights (1), and whether one number
 // outweighs the others in a query (-1).
 template <int WIDTH> struct attention_tile {
   static constexpr int warps = 8, rows = warps * 16, threads = warps * 32, scale_blocks = WIDTH / PLANE_SCALE_BLOCK;
   static constexpr int keys = WIDTH > 64 ? 32 : 64, pairs = keys / 16, k_blocks = keys / K_BLOCK;
-  static constexpr int key_k_block = keys * K_BLOCK_BYTES, value_k_block = WIDTH * K_BLOCK_BYTES, values = WIDTH / K_BLOCK * key_k_block;
+  static constexpr int key_k_block = keys * K_BLOCK_BYTES, value_k_block = WIDTH * K_BLOCK_BYTES, values =
+      WIDTH / K_BLOCK * key_k_block;
   static constexpr int key_scales = values + k_blocks * value_k_block, value_scales = key_scales + scale_blocks * keys * 4;
   static constexpr int stage_bytes = value_scales + WIDTH * 4, lows = 2 * stage_bytes;
   static constexpr bool spills = WIDTH > 64;
@@ -112,7 +114,7 @@ template <int WIDTH> struct attention_tile {
   static constexpr int shared_bytes = seen + warps * seen_floats * 4;
   static_assert(rows * WIDTH * 4 <= 2 * stage_bytes, "the result takes the place of the stages");
 };
-// What does not exist is met by zeros, or makes columns that do not exist: so anything will do, and the last unit is read.
+// What does not exist is met by zeros, or makes columns that do not exist: so anything will do, and the last k block is read.
 template <int WIDTH>
 FN void copy_stage(const planes& keys, const planes& values, long batch, int number, unsigned stage) {
   using tile = attention_tile<WIDTH>;
@@ -137,7 +139,8 @@ FN void copy_stage(const planes& keys, const planes& values, long batch, int num
   constexpr int KEY_SCALES = tile::scale_blocks * tile::keys / 4, OF_STEP = tile::keys / 4;
   if (thread < KEY_SCALES + WIDTH / 4) {  // four scales each
     const int scale_block = thread / OF_STEP, column = (thread - KEY_SCALES) * 4;
-    const float* const key = keys.scale(batch, scale_block < keys.scale_blocks ? scale_block : 0, number * tile::keys + thread % OF_STEP * 4);
+    const float* const key = keys.scale(batch, scale_block < keys.scale_blocks ? scale_block : 0,
+        number * tile::keys + thread % OF_STEP * 4);
     const float* const value = values.scale(batch, number * tile::keys / PLANE_SCALE_BLOCK, column < values.rows ? column : 0);
     copy_later(stage + tile::key_scales + thread * 16, thread < KEY_SCALES ? key : value, nullptr, true);
   }

@@ -1,4 +1,4 @@
-// Tiles of convolutions on Hopper (sm_90a) whose channels are folded: these are their columns, and pixels their rows.
+// Tiles of convolutions on Hopper (sm_90a) whose channels are reduced: these are their columns, and pixels their rows.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -7,7 +7,7 @@
 namespace fusewright {
 
 //@ channel_reduction_source: needs conv_fixup
-// Where channels are folded they are the columns of a tile, and pixels its rows. Sums have been scaled by then.
+// Where channels are reduced they are the columns of a tile, and pixels its rows. Sums have been scaled by then.
 template <class Source> struct channel_reduction_source {
   const Source& from;
 };
@@ -22,7 +22,7 @@ template <int FIRST_WARP, class Source> struct channel_reduction_operands {
 };
 
 //@ channel_reduction_body: needs finish, prefetch
-// A body that folds channels: its rows are pixels, whose channels lie far apart in memory. So a warp takes many neighbouring
+// A body that reduces channels: its rows are pixels, whose channels lie far apart in memory. So a warp takes many neighbouring
 // pixels at once: 8 of up to 128 channels, whose elements in one channel are a sector. Their order is one in which no two
 // rows that a quarter of the warp reads share banks. Teams behind the end do the last pixel once more.
 template <class Body> struct channel_reduction_body {
@@ -30,7 +30,8 @@ template <class Body> struct channel_reduction_body {
 };
 template <int SEGMENT, class Body> FN void prefetch(const channel_reduction_body<Body>&, long, int, int) {}
 template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
-FN void finish(const channel_reduction_body<Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at, int columns) {
+FN void finish(const channel_reduction_body<Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at,
+    int columns) {
   constexpr int THREADS = COLUMNS > 128 ? 8 : SEGMENT / VECTOR > 2 ? 4 : 2, TEAMS = 32 / THREADS;
   const int team = lane_here() / THREADS, segments = columns / SEGMENT, first = at.column / SEGMENT;
   const int behind = min(segments - first, COLUMNS / SEGMENT);

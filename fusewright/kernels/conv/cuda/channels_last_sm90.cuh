@@ -1,9 +1,9 @@
 // Convolutions on Hopper (sm_90a) whose images and results lie with their channels innermost (`channels_last`).
 //
 // The result is a product as it is stored: its rows are pixels, its columns channels. Which of them the tensor core has as
-// its 128 rows stays free, since a box may leave column by column. Each group has columns of its own.
+// its 128 rows stays free, since a smem tile may leave column by column. Each group has columns of its own.
 //
-// The surprising fact: of 16 bits, nothing is packed where channels fill all chunks. The copy engine gathers patches
+// The surprising fact: of 16 bits, nothing is packed where channels fill whole channel tiles. The copy engine gathers patches
 // from the image itself, and goes on from one image to the next, so that tiles end only behind the last one.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
@@ -32,7 +32,7 @@ FN pixel_place place_of(const channels_last_shape<CHANNEL_TILE, WEIGHTS_TOO, T, 
 }
 
 //@ channels_last_packing: needs channels_last_shape, pack_image
-// A thread has eight channels of a pixel, four times over, and those beside it the next ones: no box is needed.
+// A thread has eight channels of a pixel, four times over, and those beside it the next ones: no smem tile is needed.
 template <int CHANNEL_TILE> struct channels_last_place {
   long pixel;
   int channel;

@@ -31,7 +31,8 @@ int pack_conv(const T* image, const T* weight, const Shape& given, const packed_
   const int late = launch_early(pack, grid, IMAGE_THREADS, 0, 1, on, image, shape, to);
   if constexpr (image_kind<T>::scaled) {
     using walked = typename Shape::walked;
-    const auto check = vectors ? &check_images<true, CHANNEL_TILE, TERMS, walked> : &check_images<false, CHANNEL_TILE, TERMS, walked>;
+    const auto check = vectors ? &check_images<true, CHANNEL_TILE, TERMS, walked> : &check_images<false, CHANNEL_TILE, TERMS,
+        walked>;
     return late ? late : launch_early(check, grid_of(shape.images), IMAGE_THREADS, 0, 1, on, image, shape, to);
   } else {
     return late;
@@ -84,7 +85,8 @@ FN float plain_sum(const conv_source<Shape, T, TERMS>& from, int batch, int row,
   const int channels = s.in_channels / s.groups, taps = s.taps(), group = batch % s.groups;
   const int x = pixel % s.out_size[2] * s.stride[2] - s.pad[2], line = pixel / s.out_size[2];
   const int y = line % s.out_size[1] * s.stride[1] - s.pad[1], z = line / s.out_size[1] * s.stride[0] - s.pad[0];
-  const long in_pixels = s.in_pixels(), step = Shape::channels_last ? 1 : in_pixels, apart = Shape::channels_last ? s.in_channels : 1;
+  const long in_pixels = s.in_pixels(), step = Shape::channels_last ? 1 : in_pixels, apart =
+      Shape::channels_last ? s.in_channels : 1;
   const T* const image = from.image + batch / s.groups * long(s.in_channels) * in_pixels + group * channels * step;
   const T* const weight = from.weight + (long(group) * (s.out_channels / s.groups) + channel) * channels * taps;
   plain_total<TERMS> total;
@@ -101,7 +103,7 @@ FN float plain_sum(const conv_source<Shape, T, TERMS>& from, int batch, int row,
   }
   return total.result();
 }
-// The factors as `consumer` wants them, for one tile.
+// The operands as `consumer` wants them, for one tile.
 template <int FIRST_WARP, class Source> struct conv_operands {
   static constexpr bool split = false, packed = false, marked = Source::marked, scaled = Source::scaled && !Source::channels_last;
   static constexpr int first_warp = FIRST_WARP, each = 2;
@@ -132,7 +134,7 @@ FN float2 undo_of(int marked) {
 }
 
 //@ tap_walk: needs conv_shape
-// The order of k in pieces of CHUNK: channels first, then taps along W, H and D.
+// The order of k in pieces of CHANNEL_TILE: channels first, then taps along W, H and D.
 template <class Spans> struct tap_walk {
   const Spans spans;
   int channel = 0, tap[3];  // tap: offset in pixels, from W to D

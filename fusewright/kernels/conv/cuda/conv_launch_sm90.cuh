@@ -9,14 +9,15 @@
 namespace fusewright {
 
 //@ conv_kernel: needs pack_conv, conv_produce, conv_consume, channel_reduction_body, prepare_persistent, device_scope
-// What the consumers hand boxes to.
+// What the consumers hand smem tiles to.
 template <int BLOCKS, int SEGMENT, class Body> FN decltype(auto) epilogue_of(const Body& body, const conv_shape&) {
   if constexpr (SEGMENT > 0)
     return channel_reduction_body<Body>{body};
   else
     return (body);
 }
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int TERMS, class Shape, class Body, class T>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int TERMS, class Shape, class Body,
+          class T>
 __global__ void __launch_bounds__((conv_stage<WIDTH, BLOCKS, TERMS>::threads), (conv_stage<WIDTH, BLOCKS, TERMS>::blocks))
     conv_kernel(const __grid_constant__ tensor_map weights, const __grid_constant__ tensor_map pixels,
                        const __grid_constant__ Body body, const __grid_constant__ Shape shape, const T* image,
@@ -49,12 +50,14 @@ __global__ void __launch_bounds__((conv_stage<WIDTH, BLOCKS, TERMS>::threads), (
   }
 }
 #ifdef __CUDACC_RTC__
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int TERMS, class T, class Shape, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int TERMS, class T, class Shape,
+          class Body>
 FN int launch_conv(const Body&, const T*, const T*, const Shape&, void*, int, void*) {
   using walked = typename Shape::walked;
   return &conv_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHANNEL_TILE, BLOCKS, TERMS, Shape, Body, T> == nullptr ||
          &pack_weights<TERMS, T, Shape> == nullptr || image_packer<CHANNEL_TILE, TERMS, Shape, T>(true) == nullptr ||
-         &check_images<true, CHANNEL_TILE, TERMS, walked> == nullptr || &check_images<false, CHANNEL_TILE, TERMS, walked> == nullptr;
+         &check_images<true, CHANNEL_TILE, TERMS, walked> == nullptr || &check_images<false, CHANNEL_TILE, TERMS,
+             walked> == nullptr;
 }
 #else
 // The copy engine's map of packed pixels, each with `channels`. It steps from the first place of the tap (0, 0, 0) to the
@@ -73,14 +76,15 @@ int map_pixels(tensor_map& map, int type, const conv_shape& shape, const void* p
 // How large `workspace` is, packed_image_in says. What the copy engine can do, along each dimension: strides of at most 8;
 // with `end` = (out_size - 1) * stride - pad + 1 - in_size, -128 <= -pad, -128 <= end <= 127 and
 // (kernel - 1) * dilation <= 255, or, if the shape is deep, -16, 15 and 31. Anything else is an error here.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int TERMS, class T, class Shape, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int TERMS, class T, class Shape,
+          class Body>
 int launch_conv(const Body& body, const T* image, const T* weight, const Shape& given, void* workspace, int device,
                        void* stream) {
   static_assert(SEGMENT == 0 || (SWAPPED && (SEGMENT & (SEGMENT - 1) || SEGMENT <= WIDTH)), "a tile's columns are folded");
   static_assert(!Shape::channels_last || SEGMENT == 0, "channels last: tails are maps");
   const conv_shape& shape = given.walk();
   const long images = Shape::multi_image ? shape.images > 0 : shape.images, batches = images * given.gemms();
-  constexpr int POOL_PIXELS = pool_pixels<Shape>, EACH = POOL_PIXELS > 1 ? 64 / POOL_PIXELS : 1;  // windows in a box
+  constexpr int POOL_PIXELS = pool_pixels<Shape>, EACH = POOL_PIXELS > 1 ? 64 / POOL_PIXELS : 1;  // windows in a smem tile
   const long channels = given.rows(), pixels_of_one = (shape.out_pixels() + EACH - 1) / EACH * EACH * POOL_PIXELS;
   const long places = pixels_of_one * (Shape::multi_image ? shape.images : 1);
   if (batches <= 0 || channels <= 0 || places <= 0) return 0;
@@ -99,7 +103,8 @@ int launch_conv(const Body& body, const T* image, const T* weight, const Shape& 
   const long pairs = (images * pixel_tiles + CLUSTER - 1) / CLUSTER, count = pairs * channel_tiles * given.gemms();
   if (count * CLUSTER > 0x7fffffff || places > 0x7fffff00) return cudaErrorInvalidValue;
   const tile_pairs all{given.gemms(), int(channel_tiles), int(pixel_tiles), int(images * pixel_tiles - 1), int(count),
-                       divider_by(given.gemms() * int(channel_tiles)), divider_by(int(channel_tiles)), divider_by(int(pixel_tiles))};
+                       divider_by(given.gemms() * int(channel_tiles)), divider_by(int(channel_tiles)),
+                           divider_by(int(pixel_tiles))};
   packed_image packed;
   packed_image_in<CHANNEL_TILE, TERMS>(workspace, given, packed);
   constexpr bool CHANNELS_ARE_COLUMNS = SEGMENT > 0 || Shape::channels_last;  // channels are the result's columns
@@ -113,7 +118,8 @@ int launch_conv(const Body& body, const T* image, const T* weight, const Shape& 
   const long each = TERMS * long(shape.groups) * packed.channels;
   tensor_map weights, pixels;
   int error = map_boxes(weights, lines, stage::channels(SWAPPED) / CLUSTER);
-  if (!error) error = map_pixels<CHANNEL_TILE>(pixels, TYPE, shape, lying_pixels, each, RUN_OF<stage::pixels(SWAPPED), SWAPPED, Shape>);
+  if (!error) error = map_pixels<CHANNEL_TILE>(pixels, TYPE, shape, lying_pixels, each, RUN_OF<stage::pixels(SWAPPED),
+      SWAPPED, Shape>);
   const auto on = static_cast<cudaStream_t>(stream);
   if (!error) error = pack_conv<CHANNEL_TILE, TERMS>(image, weight, given, packed, on);
   if (error) return error;
@@ -124,7 +130,8 @@ int launch_conv(const Body& body, const T* image, const T* weight, const Shape& 
 #endif
 
 //@ run_conv: needs conv_kernel
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T,
+          class Body>
 int run_conv(const Body& body, const T* image, const T* weight, conv_shape shape, void* workspace, int device,
                     void* stream) {
   return launch_conv<WIDTH, SWAPPED, SEGMENT, VECTOR, CHANNEL_TILE, BLOCKS, TERMS>(body, image, weight, shape, workspace,

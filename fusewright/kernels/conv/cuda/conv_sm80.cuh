@@ -2,7 +2,7 @@
 // both of 16 bits, as on Hopper. Their sums stay in the tensor cores' float32 from the first k to the last, as eager's do.
 //
 // The product of image n and group g has the group's channels as rows and the result's pixels as columns, and k runs
-// through taps, then channels. A block of eight warps makes one tile, 128 rows of one factor times WIDTH of the other, 64 k
+// through taps, then channels. A block of eight warps makes one tile, 128 rows of one operand times WIDTH of the other, 64 k
 // at a time; a warp has 64 x 64 of the widest, since what shared memory delivers is the limit.
 //
 // The surprising fact: nothing but cp.async gathers patches. Where each pixel's patch begins is worked out once for a tile,
@@ -29,7 +29,7 @@ int launch_early(void (*kernel)(Wanted...), dim3 grid, int threads, int shared_b
 //@ conv_tile: needs k_blocks, tile_order
 // BLOCKS blocks share a processor: one multiplies while the other hands a tile to its body. Behind the stages stands where
 // each pixel's patch begins.
-constexpr int HALF_DEPTH = 64, COPY_SLICES = 4;  // k of 16 bits in UNIT_BYTES
+constexpr int HALF_DEPTH = 64, COPY_SLICES = 4;  // k of 16 bits in K_BLOCK_BYTES
 struct patch_corner {
   int x, y, z, pixel;  // pixel: which one of the image that would be
 };
@@ -45,7 +45,7 @@ template <int WIDTH, int BLOCKS> struct conv_tile {
 };
 
 //@ conv_copier: needs conv_tile, packed_image, tap_walk, copies, anew
-// What one thread copies of each 64 k: chunk threadIdx.x % 8 of rows threadIdx.x / 8, + 32, ... of both factors.
+// What one thread copies of each 64 k: chunk threadIdx.x % 8 of rows threadIdx.x / 8, + 32, ... of both operands.
 template <class Tile, bool SWAPPED, int CHANNEL_TILE, class Shape> struct conv_copier {
   static constexpr int PIXELS = SWAPPED ? Tile::split_rows : Tile::width, PIXELS_AT = SWAPPED ? 0 : Tile::split_bytes;
   static constexpr int CHANNELS = SWAPPED ? Tile::width : Tile::split_rows, WEIGHTS_AT = SWAPPED ? Tile::split_bytes : 0;
@@ -79,7 +79,7 @@ template <class Tile, bool SWAPPED, int CHANNEL_TILE, class Shape> struct conv_c
     }
     __syncthreads();
   }
-  // One of PARTS parts of 64 k, which are copied one after the other; what lies behind the last k is zero.
+  // One of COPY_SLICES slices of 64 k, which are copied one after the other; what lies behind the last k is zero.
   FN void copy(int slice, unsigned stage) const {
     const int thread = thread_anew(), row = thread / 8, chunk = thread % 8;
     const unsigned to = stage + row * K_BLOCK_BYTES + ((chunk ^ (row & 7)) << 4);
@@ -109,7 +109,7 @@ template <class Tile, bool SWAPPED, int CHANNEL_TILE, class Shape> struct conv_c
 };
 
 //@ multiply_conv: needs conv_tile, part_of_tile, matrix_places, mma_of, copies
-// 64 k of a warp's part, 16 at a time. The next 16 come while these are multiplied, and a part of another 64 is copied: a
+// 64 k of a warp's part, 16 at a time. The next 16 come while these are multiplied, and a slice of another 64 is copied: a
 // tensor core leaves seven of eight instructions to others.
 template <int COUNT> FN void load_rows(unsigned (&to)[COUNT][4], unsigned address) {
 #pragma unroll
@@ -129,7 +129,7 @@ FN void multiply_conv(part_of<Tile>& sums, unsigned split, unsigned wide, const 
       load_rows(columns[(j + 1) % 2], wide ^ (j + 1) * 32);
     }
     copy(j);
-    __syncwarp();  // nobody waits here; it keeps the compiler from copying all parts at once, with registers it lacks
+    __syncwarp();  // nobody waits here; it keeps the compiler from copying all slices at once, with registers it lacks
 #pragma unroll
     for (int i = 0; i < PAIRS * SLABS * 2; ++i) {
       const int pair = i / 2 / SLABS, slab = i / 2 % SLABS;
@@ -167,7 +167,7 @@ FN void stream_conv(part_of<Tile>& sums, Copier& copies, int k_blocks, unsigned 
 }
 
 //@ undo_scales: needs conv_undo, part_of_tile, here
-// Sums times the powers of two that packing took out; true if one of this lane's channels, or the image, is suspect.
+// Sums times the powers of two that packing took out; true if one of this lane's channels, or the image, is in need of a fixup.
 // `channel`: the tile's first.
 template <class Tile, bool SWAPPED> FN bool undo_scales(part_of<Tile>& sums, const packed_image& packed, int image, int channel) {
   constexpr int SLABS = Tile::warp_rows / 16, PAIRS = Tile::warp_columns / 16, EACH = SWAPPED ? SLABS * 2 : PAIRS * 4;
@@ -193,7 +193,7 @@ template <class Tile, bool SWAPPED> FN bool undo_scales(part_of<Tile>& sums, con
 }
 
 //@ conv_kernel: needs pack_conv, conv_copier, multiply_conv, undo_scales, conv_fixup, tile_out, grid, device_scope, allow_shared
-// What boxes are handed to.
+// What smem tiles are handed to.
 template <int BLOCKS, int SEGMENT, class Body> FN const Body& epilogue_of(const Body& body, const conv_shape&) { return body; }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, class Shape, class Body, class T>
 __global__ void __launch_bounds__(GEMM_THREADS, BLOCKS)
@@ -228,16 +228,19 @@ __global__ void __launch_bounds__(GEMM_THREADS, BLOCKS)
   tile_out<tile, SWAPPED, SEGMENT, VECTOR>(epilogue, sums, unscaled, WIDTH, at, from, from, gemm, shared, needs_fixup);
 }
 #ifdef __CUDACC_RTC__
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int TERMS, class T, class Shape, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int TERMS, class T, class Shape,
+          class Body>
 FN int launch_conv(const Body&, const T*, const T*, const Shape&, void*, int, void*) {
   using walked = typename Shape::walked;
   return &conv_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, CHANNEL_TILE, BLOCKS, Shape, Body, T> == nullptr ||
          &pack_weights<TERMS, T, Shape> == nullptr || image_packer<CHANNEL_TILE, TERMS, Shape, T>(true) == nullptr ||
-         &check_images<true, CHANNEL_TILE, TERMS, walked> == nullptr || &check_images<false, CHANNEL_TILE, TERMS, walked> == nullptr;
+         &check_images<true, CHANNEL_TILE, TERMS, walked> == nullptr || &check_images<false, CHANNEL_TILE, TERMS,
+             walked> == nullptr;
 }
 #else
 // How large `workspace` is, packed_image_in says.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int TERMS, class T, class Shape, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int TERMS, class T, class Shape,
+          class Body>
 int launch_conv(const Body& body, const T* image, const T* weight, const Shape& given, void* workspace, int device,
                        void* stream) {
   static_assert(SEGMENT == 0 && TERMS == 1, "tails are maps, and full float32 is PyTorch's");
@@ -261,10 +264,11 @@ int launch_conv(const Body& body, const T* image, const T* weight, const Shape& 
 #endif
 
 //@ subpixel_out
-// Tiles of phases leave through boxes: `transposed_tail`.
+// Tiles of phases leave through smem tiles: `transposed_epilogue`.
 
 //@ run_conv: needs conv_kernel
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T,
+          class Body>
 int run_conv(const Body& body, const T* image, const T* weight, conv_shape shape, void* workspace, int device,
                     void* stream) {
   return launch_conv<WIDTH, SWAPPED, SEGMENT, VECTOR, CHANNEL_TILE, BLOCKS, TERMS>(body, image, weight, shape, workspace,

@@ -1,11 +1,11 @@
 // Convolutions on Hopper (sm_90a): a product of packed weights and packed pixels, both of 16 bits, which are those of
 // float16 and bfloat16, or as many of float32 as TF32 keeps. Their sums stay in the tensor cores' float32 from the first k
-// to the last, as eager's do. In full float32, both come in two PARTS, as factors of a product do: three products are made,
+// to the last, as eager's do. In full float32, both come in two TERMS, as operands of a product do: three products are made,
 // and the sum of the large one leaves the tensor cores every 64 k.
 //
 // The product of image n and group g has the group's channels as rows and the result's pixels as columns, and k runs
-// through taps, then channels. A block works as in the product of 16-bit factors; the copy engine gathers the pixels that
-// a tap needs. 64 k of them arrive as 64 / CHUNK boxes, so that few channels leave no k empty. Two blocks, a cluster, have
+// through taps, then channels. A block works as in the product of 16-bit operands; the copy engine gathers the pixels that
+// a tap needs. 64 k of them arrive as 64 / CHANNEL_TILE boxes, so that few channels leave no k empty. Two blocks, a cluster, have
 // the same channels of two tiles: each fetches one half of the weights for both, since what L2 delivers is the limit.
 //
 // The surprising fact: results that are not numbers, or that float16 had no room for, cost nothing to find. Finite float16
@@ -39,7 +39,7 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
   FN void further() { exponents += SWAPPED ? 0 : 64; }  // 64 rows of the tile further
   FN int both(int i) const { return image + exponents[SWAPPED ? i / 2 * 8 + i % 2 : i * 8]; }
   FN int shared(int i) const { return SWAPPED ? image + share[i] : both(i); }
-  // Whether one power of two is enough for each of the warp's channels, and none is suspect.
+  // Whether one power of two is enough for each of the warp's channels, and none is in need of a fixup.
   FN bool plain() const {
     bool all = true;
 #pragma unroll
@@ -81,7 +81,7 @@ template <int WIDTH, bool SWAPPED, class Source, bool SCALED = Source::scaled> s
       for (int j = 0; j < WIDTH / 4; ++j) f(sums[j / 16][j / 2 % 8 * 4 + i * 2 + j % 2], j / 2 * 8 + j % 2);
     }
   }
-  // True if a channel or the image is suspect.
+  // True if a channel or the image is in need of a fixup.
   FN bool run(float (&sums)[quarters<WIDTH>][32]) {
     bool needs_fixup = false;
     if constexpr (Source::terms == 2) give_back(sums);
@@ -126,13 +126,14 @@ FN auto undo_of_tile(const Source& source, const packed_image& packed, tiles::pl
 //@ conv_stage: needs half_k_tile, tile_order
 // BLOCKS blocks share a processor. With two there are twice as many warps to hide the latencies of a heavy body, and one
 // block multiplies while the other hands a tile to it; but tiles are narrow, and read more. Registers are shared out equally
-// then, and a single warp, behind the consumers, copies. Two PARTS are two times a tall and a wide one.
+// then, and a single warp, behind the consumers, copies. Two TERMS are two times a tall and a wide one.
 // With two and more than 64 columns it is one block, each of whose two groups has tiles of its `pingpong`: all 128 rows of them, or
 // 64 of wide ones. Stages come in the order of tiles, and a group reads those of every second tile.
 template <int WIDTH, int BLOCKS, int TERMS> struct conv_stage {
   static constexpr bool pingpong = BLOCKS == 2 && WIDTH > 64;
   static constexpr int blocks = pingpong ? 1 : BLOCKS, readers = pingpong ? 4 : 8, tiles = pingpong ? 2 : 1;
-  static constexpr int rows = pingpong && WIDTH > 160 ? 64 : TILE_ROWS, slabs = pingpong ? rows / 64 : 1;  // 64 rows each, of a group
+  // 64 rows each, of a group
+  static constexpr int rows = pingpong && WIDTH > 160 ? 64 : TILE_ROWS, slabs = pingpong ? rows / 64 : 1;
   static_assert(WIDTH * TERMS <= 256 && (BLOCKS == 1 || TERMS == 1), "there are registers for no more");
   static constexpr int tall_bytes = rows * HALF_LINE, term_bytes = tall_bytes + WIDTH * HALF_LINE;
   static constexpr int bytes = TERMS * term_bytes;
@@ -173,7 +174,7 @@ FN pixel_place place_of(const conv_shape& s, int image, int pixel) {
 template <class Shape> FN int k_tiles_of(const Shape& shape, const packed_image& packed, int gemm) {
   return (shape.taps_of(gemm) * packed.channels + HALF_DEPTH - 1) / HALF_DEPTH;
 }
-// How many pixels make a window (convolution_windows_sm90.cuh), and how many of a tile the copy engine brings at a time.
+// How many pixels make a window (pool_fusion_sm90.cuh), and how many of a tile the copy engine brings at a time.
 template <class Shape> constexpr int pool_pixels = 1;
 template <int PIXELS, bool SWAPPED, class Shape>
 constexpr int RUN_OF = (SWAPPED && pool_pixels<Shape> > 1 ? 64 : PIXELS) / pool_pixels<Shape>;
@@ -233,7 +234,7 @@ FN void conv_produce(const tensor_map& weights, const tensor_map& image, const S
 }
 
 //@ conv_consume: needs tile_out, conv_stage, conv_tiles, conv_scale, conv_fixup, channel_reduction_source
-// How the tensor core finds ROWS pixels x 64 k: boxes of CHUNK k, in which a pixel takes CHUNK * 2 bytes.
+// How the tensor core finds ROWS pixels x 64 k: boxes of CHANNEL_TILE k, in which a pixel takes CHANNEL_TILE * 2 bytes.
 template <int CHANNEL_TILE, int ROWS> struct pixel_operand {
   static constexpr unsigned long swizzle = CHANNEL_TILE == 64 ? 1 : CHANNEL_TILE == 32 ? 2 : 3;
   FN static unsigned long at(unsigned address) {
@@ -280,7 +281,8 @@ template <int WIDTH, bool SWAPPED, int CHANNEL_TILE, class T, int TERMS, int ROW
 };
 // Both small products stay where they are, since what the tensor core drops of them is too small to matter; the large one
 // comes first, and is added up while they are at work.
-template <int WIDTH, bool SWAPPED, int CHANNEL_TILE, class T> struct growing_sums<WIDTH, SWAPPED, CHANNEL_TILE, T, 2, TILE_ROWS, 1> {
+template <int WIDTH, bool SWAPPED, int CHANNEL_TILE, class T>
+struct growing_sums<WIDTH, SWAPPED, CHANNEL_TILE, T, 2, TILE_ROWS, 1> {
   static constexpr int LATER = 2, TO_LOST = conv_stage<WIDTH, 1, 2>::term_bytes;
   float sums[quarters<WIDTH>][32], large[quarters<WIDTH>][32], small[quarters<WIDTH>][32];
   FN growing_sums() : sums{} { pin_all<WIDTH>(large), pin_all<WIDTH>(small); }
@@ -301,12 +303,12 @@ template <int WIDTH, bool SWAPPED, int CHANNEL_TILE, class T> struct growing_sum
       sums[i / 32][i % 32] = fmaf(small[i / 32][i % 32], 1.f / LOST_LIFT, sums[i / 32][i % 32]);
   }
 };
-// Whether a tile whose windows are in a lane has gone to the body; if not, boxes of 64 columns have their own windows now.
+// Whether a tile whose windows are in a lane has gone to the body; if not, smem tiles of 64 columns have their own windows now.
 template <int WIDTH, int VECTOR, class Sums, class Consumer>
 FN bool pooled_out(const Consumer&, Sums&, tiles::place, const float*) {
   return false;
 }
-// The same of a tile whose columns are phases (phases_sm90.cuh).
+// The same of a tile whose columns are phases (subpixel_store_sm90.cuh).
 template <int WIDTH, int VECTOR, class Sums, class Consumer> FN bool subpixel_out(const Consumer&, const Sums&, tiles::place) {
   return false;
 }
@@ -320,7 +322,8 @@ template <class Body, class Source, int FIRST_WARP> struct conv_work {
   float* smem_tiles;
   template <bool REDUCES_CHANNELS> FN auto of_tile(bool needs_fixup, int slab) const {
     if constexpr (REDUCES_CHANNELS)
-      return consumer<Body, channel_reduction_operands<FIRST_WARP, Source>>{body, {{source}, {source}, needs_fixup}, gemm, smem_tiles, slab};
+      return consumer<Body, channel_reduction_operands<FIRST_WARP, Source>>{body, {{source}, {source}, needs_fixup}, gemm,
+          smem_tiles, slab};
     else
       return consumer<Body, conv_operands<FIRST_WARP, Source>>{body, {source, source, needs_fixup}, gemm, smem_tiles, slab};
   }
@@ -360,7 +363,8 @@ FN void conv_consume(const Work& work, const tile_pairs& all, unsigned stages, u
     if (stage::rows < TILE_ROWS) tile.row /= 2;
     return stage::pingpong ? warp % 4 + half * 4 : warp;
   };
-  if (stage::pingpong && group == 1) next = passed(number), number += gridDim.x / CLUSTER, group_arrive(4, 256);  // the first turn is group 0's
+  // the first turn is group 0's
+  if (stage::pingpong && group == 1) next = passed(number), number += gridDim.x / CLUSTER, group_arrive(4, 256);
   if (stage::head_start > 0 && group == 1 && k_tiles_at(number) > stage::head_start)
     barrier_wait(full + 8 * stage::head_start, 0);
   for (; number < all.count; number += gridDim.x / CLUSTER * stage::tiles) {
@@ -371,7 +375,8 @@ FN void conv_consume(const Work& work, const tile_pairs& all, unsigned stages, u
     const int first = first_slab(tile);
     const int channel = gemm * work.gemm.rows + (SWAPPED ? tile.column * WIDTH : tile.row * TILE_ROWS);
     // Asked for, and divided, while a group waits for its turn.
-    auto undo = undo_of_tile<WIDTH, SWAPPED>(work.source, work.packed, tile, channel, pixel, SWAPPED && stage::pingpong ? warp % 4 : first);
+    auto undo = undo_of_tile<WIDTH, SWAPPED>(work.source, work.packed, tile, channel, pixel, SWAPPED &&
+        stage::pingpong ? warp % 4 : first);
     const unsigned between = passed(number + gridDim.x / CLUSTER);
     const int k_tiles = k_tiles_of(work.source.shape, work.packed, gemm);
     // Until all stages before have come: a barrier that is two phases behind looks as if it was done.

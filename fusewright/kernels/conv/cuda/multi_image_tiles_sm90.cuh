@@ -3,7 +3,7 @@
 // A tile's pixels are those of all images, in order; its results lie in two images where one ends within the tile.
 //
 // The surprising fact: only what stores has to know where an image ends. The copy engine goes on by itself, and a tile that
-// is within an image leaves as any other; where two meet, their 64 columns go through a box, from which each takes its part.
+// is within an image leaves as any other; where two meet, their 64 columns go through a smem tile, from which each takes its part.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -67,14 +67,16 @@ FN auto undo_of_tile(const multi_image_source<T, TERMS>& source, const packed_im
   if constexpr (image_kind<T>::scaled) {
     const int pixels = int(source.shape.out_pixels()), image = pixel / pixels;
     const int next = image + 1 < source.shape.images ? image + 1 : image;
-    return multi_image_undo<WIDTH, SWAPPED, multi_image_source<T, TERMS>>(packed, image, next, channel, (image + 1) * pixels - pixel, warp);
+    return multi_image_undo<WIDTH, SWAPPED, multi_image_source<T, TERMS>>(packed, image, next, channel,
+        (image + 1) * pixels - pixel, warp);
   } else {
     return scale_undo<WIDTH, SWAPPED, multi_image_source<T, TERMS>>(packed, 0, channel, warp);
   }
 }
 
 //@ run_conv_multi_image: needs multi_image_shape, conv_kernel
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T,
+          class Body>
 int run_conv_multi_image(const Body& body, const T* image, const T* weight, conv_shape shape, void* workspace,
                            int device, void* stream) {
   static_assert(SEGMENT == 0 && !conv_stage<WIDTH, BLOCKS, TERMS>::pingpong, "tails are maps, and groups share tiles");

@@ -1,10 +1,10 @@
 // How the image and the weights of a convolution are brought to 16 bits for the tensor cores, at every call.
 //
 // Those of float32 are scaled by powers of two and rounded to nearest even: float16 then holds the 11 bits that TF32 has.
-// In two PARTS, they keep 22 bits and more: behind the rounded ones stands what rounding lost, as more groups of channels,
+// In two TERMS, they keep 22 bits and more: behind the rounded ones stands what rounding lost, as more groups of channels,
 // and of weights as more products. Those of float16 and bfloat16 stay as they are, and are only moved. An image
 // [C][D][H][W] becomes [D][H][W][channels], through shared memory; a group's channels are filled up by zeros to a multiple
-// of CHUNK, the channels that one copy of the main kernel takes. Each row of weights becomes [kD][kH][kW][channels].
+// of CHANNEL_TILE, the channels that one copy of the main kernel takes. Each row of weights becomes [kD][kH][kW][channels].
 //
 // The surprising fact: an image's scale has to be known before its first element is written, but a look at all of it
 // would cost as much as the whole pass. So each block looks at the same few elements, which leave room for larger ones,
@@ -34,7 +34,7 @@ template <> struct image_kind<bfloat_t> {
 };
 FN unsigned two_packed(float x, float y, float scale) { return two_halves(x * scale, y * scale); }
 template <class T> FN unsigned two_packed(T x, T y, float) { return x.bits | unsigned(y.bits) << 16; }
-// What rounding has lost, lifted: so both parts together end 2^51 below the largest element.
+// What rounding has lost, lifted: so both terms together end 2^51 below the largest element.
 constexpr int LOST_LIFT = 2048;
 FN unsigned two_lost(float x, float y, float scale) {
   unsigned hi, lo;
@@ -92,7 +92,7 @@ struct image_sizes {
   unsigned most, least, strange;
   int guess;
 };
-// Where everything lies. Exponents are those of what a result has to be multiplied by. SUSPECT is added where something is
+// Where everything lies. Exponents are those of what a result has to be multiplied by. NEEDS_FIXUP is added where something is
 // not finite. UNEVEN stands for one where elements are so different in size that float16 has no room for all at one scale,
 // and results have to be computed in another way. FULL is added where a row or an image is full.
 constexpr int FULL = 1 << 12, NEEDS_FIXUP = 1 << 20, UNEVEN_SCALE = 1 << 21;
@@ -140,10 +140,11 @@ FN uint2 largest_of_block(unsigned first, unsigned second, uint2 (&parts)[IMAGE_
 }
 #ifndef __CUDACC_RTC__
 // Everything in `workspace`, each part at a multiple of 256 bytes, with `channels` = in_channels / groups filled up to a
-// multiple of CHUNK: images * in_pixels * groups * channels * 2 bytes of pixels, if they are packed, and of weights
+// multiple of CHANNEL_TILE: images * in_pixels * groups * channels * 2 bytes of pixels, if they are packed, and of weights
 // rows * most_taps * channels * 2, where rows are those of all products, (rows + 256) * 4 and images * 4 of exponents,
-// images * 16 of sizes. Pixels and weights take that PARTS times.
-template <int CHANNEL_TILE, int TERMS = 1, class Shape> long packed_image_in(void* workspace, const Shape& given, packed_image& to) {
+// images * 16 of sizes. Pixels and weights take that TERMS times.
+template <int CHANNEL_TILE, int TERMS = 1, class Shape> long packed_image_in(void* workspace, const Shape& given,
+    packed_image& to) {
   const conv_shape& shape = given.walk();
   const long rows = long(given.gemms()) * given.rows();
   to.channels = (shape.in_channels / shape.groups + CHANNEL_TILE - 1) / CHANNEL_TILE * CHANNEL_TILE;
@@ -173,7 +174,8 @@ template <class T, bool CHANNELS_LAST> struct weight_row {
   FN T at(int tap, int channel) const { return from[CHANNELS_LAST ? tap * channels + channel : channel * taps + tap]; }
   FN T operator[](int k) const { return from[k]; }
 };
-template <class T, class Shape> FN weight_row<T, Shape::weights_channels_last> row_of_weights(const T* weight, const Shape& shape, long row) {
+template <class T, class Shape>
+FN weight_row<T, Shape::weights_channels_last> row_of_weights(const T* weight, const Shape& shape, long row) {
   return {weight, shape, row};
 }
 // What a block multiplies its row by.
@@ -236,7 +238,7 @@ __global__ void __launch_bounds__(IMAGE_THREADS)
 }
 
 //@ image_tile: needs packed_image, image_kind, vectors
-// What a block packs at a time: `pixels` neighbouring pixels x CHUNK channels. A thread reads four pixels of two channels,
+// What a block packs at a time: `pixels` neighbouring pixels x CHANNEL_TILE channels. A thread reads four pixels of two channels,
 // four times over; the eight lanes beside it read the next pixels, so that neither the words that are written nor the 16
 // bytes that are read meet in a bank.
 template <int CHANNEL_TILE> struct image_tile {
@@ -323,7 +325,7 @@ FN unsigned largest_finite_of_tile(const four_rounds<float>& x) {
   for (int i = 0; i < 32; ++i) most = max(finite_size(x[i / 8][i / 4 % 2][i % 4]), most);
   return most;
 }
-// In two parts, each pixel's largest size counts, and not that of a whole tile: the smallest that is not zero, for all of a
+// In two terms, each pixel's largest size counts, and not that of a whole tile: the smallest that is not zero, for all of a
 // block's threads. Two of a thread's rounds have the same pixels, or all four.
 template <int CHANNEL_TILE> FN unsigned smallest_pixel(const four_rounds<float>& x, const conv_shape&) {
   using tile = image_tile<CHANNEL_TILE>;

@@ -1,9 +1,10 @@
-// Convolutions on Hopper (sm_90a) whose pixels are folded, all of a channel: global averages, and what else has one fold.
+// Convolutions on Hopper (sm_90a) whose pixels are reduced, all of a channel: global averages, and what else has one reduction.
 //
-// The body runs twice. First a team folds the pixels of a channel in one box, and leaves the part in memory; then, in a
-// small kernel behind, a team joins the parts of a channel in the order of boxes, and stores what follows.
+// The body runs twice. First a team reduces the pixels of a channel in one smem tile, and leaves the partial result in memory;
+// then, in a small kernel behind, a team joins the partial results of a channel in the order of smem tiles, and stores what
+// follows.
 //
-// The surprising fact: neither the body nor the tiles know of that. Who runs the body says what a fold is.
+// The surprising fact: neither the body nor the tiles know of that. Who runs the body says what a reduction is.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -12,8 +13,8 @@ namespace fusewright {
 
 //@ pixel_reduction_teams: needs finish, prefetch, register_epilogue, shuffle, conv_shape, conv_fixup
 constexpr int PARTIAL_LANES = 8;
-// LANES lanes walk through a range of a row as a map's lane does, BOXES boxes. Their join hands the part in, as that of the
-// first box, and what comes behind it is nobody's business yet.
+// LANES lanes walk through a range of a row as a map's lane does, BOXES smem tiles. Their join hands the part in, as that of the
+// first smem tile, and what comes behind it is nobody's business yet.
 template <int LANES, int BOXES, class Lane, class Range> struct leaving_team : words<leaving_team<LANES, BOXES, Lane, Range>> {
   static_assert(BOXES <= LANES, "each lane hands one part in");
   static constexpr int threads = LANES, vector = Lane::vector;
@@ -51,7 +52,7 @@ struct joining_team : words<joining_team> {
 template <class Sink, long... N, class F, class... Ops>
 FN void walk(joining_team&, fixed_span<N...>, Sink&, const F&, Ops...) {}
 
-// `partials`: of each channel of each image, those of its boxes.
+// `partials`: of each channel of each image, those of its smem tiles.
 struct pixel_reduction_shape : conv_shape {
   float* partials;
   BOTH int smem_tiles() const { return int((out_pixels() + 63) / 64); }
@@ -68,13 +69,15 @@ template <class Body> struct pixel_reduction_body {
     body(row, leaving_team<LANES, boxes_of<Range>, Lane, Range>(range, partials), accumulator);
   }
 };
-template <int BLOCKS, int SEGMENT, class Body> FN pixel_reduction_body<Body> epilogue_of(const Body& body, const pixel_reduction_shape& shape) {
+template <int BLOCKS, int SEGMENT, class Body>
+FN pixel_reduction_body<Body> epilogue_of(const Body& body, const pixel_reduction_shape& shape) {
   return {body, shape};
 }
 template <int SEGMENT, class Body> FN void prefetch(const pixel_reduction_body<Body>&, long, int, int) {}
 // All lanes stay together, since teams shuffle: those behind the end do the last row once more.
 template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
-FN void finish(const pixel_reduction_body<Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at, int columns) {
+FN void finish(const pixel_reduction_body<Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at,
+    int columns) {
   static_assert(COLUMNS == 64 && SEGMENT == 0, "a box has one part of each of its rows");
   const int team = lane_here() / PARTIAL_LANES, first = at.column + lane_here() % PARTIAL_LANES * VECTOR;
   const columns_range<false> mine{first, PARTIAL_LANES * VECTOR, columns};
@@ -87,13 +90,15 @@ FN void finish(const pixel_reduction_body<Body>& to, const float* smem_tile, int
 }
 
 //@ run_conv_pixel_reduction: needs pixel_reduction_teams, conv_kernel
-template <class Body> __global__ void __launch_bounds__(256) join_partials(const Body body, const float* partials, long rows, int smem_tiles) {
+template <class Body>
+__global__ void __launch_bounds__(256) join_partials(const Body body, const float* partials, long rows, int smem_tiles) {
   wait_for_previous_kernel();
   const long row = (long(blockIdx.x) * 256 + threadIdx.x) / PARTIAL_LANES, known = row < rows ? row : rows - 1;
   body(known, joining_team(partials + known * smem_tiles, smem_tiles, row >= rows), accumulator_row{nullptr, 0, 0});
 }
 // `partials`: room for a float of each 64 pixels, or fewer, of each channel of each image.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T,
+          class Body>
 int run_conv_pixel_reduction(const Body& body, const T* image, const T* weight, conv_shape given, void* workspace,
                          void* partials, int device, void* stream) {
   const pixel_reduction_shape shape{given, static_cast<float*>(partials)};

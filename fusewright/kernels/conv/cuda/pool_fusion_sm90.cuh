@@ -18,7 +18,7 @@ template <int DEEP, int HIGH, int WIDE> struct pooled_shape : conv_shape {
   int apart[3];
 };
 template <int DEEP, int HIGH, int WIDE> constexpr int pool_pixels<pooled_shape<DEEP, HIGH, WIDE>> = DEEP * HIGH * WIDE;
-// A tile has RUN windows, or, where its pixels are the tensor core's rows, twice as many as a box of 64 columns.
+// A tile has RUN windows, or, where its pixels are the tensor core's rows, twice as many as a smem tile of 64 columns.
 template <int PIXELS, int RUN, int CHANNEL_TILE, int DEEP, int HIGH, int WIDE>
 struct tile_patches<PIXELS, RUN, CHANNEL_TILE, pooled_shape<DEEP, HIGH, WIDE>> {
   static constexpr int ALL = DEEP * HIGH * WIDE, BLOCKS = PIXELS / (RUN * ALL);
@@ -32,7 +32,8 @@ struct tile_patches<PIXELS, RUN, CHANNEL_TILE, pooled_shape<DEEP, HIGH, WIDE>> {
 #pragma unroll
     for (int i = 0; i < BLOCKS * ALL; ++i) {
       const int k = i % ALL;
-      const int there[3] = {tap[0] + k % WIDE * apart[2], tap[1] + k / WIDE % HIGH * apart[1], tap[2] + k / WIDE / HIGH * apart[0]};
+      const int there[3] = {tap[0] + k % WIDE * apart[2], tap[1] + k / WIDE % HIGH * apart[1],
+          tap[2] + k / WIDE / HIGH * apart[0]};
       load_pixels(to + i * RUN * CHANNEL_TILE * 2, map, ready, channel, first[i / ALL], there, deep);
     }
   }
@@ -53,7 +54,7 @@ FN float plain_sum(const conv_source<pooled_shape<DEEP, HIGH, WIDE>, T, TERMS>& 
 }
 
 //@ pooled_epilogue: needs pooled_shape, finish, prefetch, register_epilogue
-// The product as an operand: all pixels of a window, which stand so far apart in a row of a box.
+// The product as an operand: all pixels of a window, which stand so far apart in a row of a smem tile.
 template <int PIXELS> struct pool_window {
   float of[PIXELS];
 };
@@ -95,23 +96,23 @@ FN pooled_body<DEEP * HIGH * WIDE, Body> epilogue_of(const Body& body, const poo
 }
 template <int PIXELS, class Body> constexpr bool has_register_epilogue<pooled_body<PIXELS, Body>> = false;
 template <int SEGMENT, int PIXELS, class Body> FN void prefetch(const pooled_body<PIXELS, Body>&, long, int, int) {}
-// The windows of a box of 64 columns, some rows at once. Where a quarter of the warp has two rows, these share no banks.
+// The windows of a smem tile of 64 columns, some rows at once. Where a quarter of the warp has two rows, these share no banks.
 template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, int PIXELS, class Body>
 FN void finish(const pooled_body<PIXELS, Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at, int) {
   static_assert(COLUMNS == 64 && SEGMENT == 0, "as tiles leave their registers");
-  constexpr int EACH = COLUMNS / PIXELS, LANES = EACH / VECTOR, K_SCALE_BLOCK = 32 / LANES;
+  constexpr int EACH = COLUMNS / PIXELS, LANES = EACH / VECTOR, STEP = 32 / LANES;
   const int lane = lane_here(), team = lane / LANES, first = at.column / PIXELS;
   const int permuted = ACROSS ? team / 2 | team % 2 * 4 : team & ~3 | team << 1 & 2 | team >> 1 & 1;
   const columns_range<false> mine{first + lane % LANES * VECTOR, EACH, to.windows};
 #pragma unroll 1
-  for (int row = begin + (K_SCALE_BLOCK == 8 ? permuted : team); row < end; row += K_SCALE_BLOCK)
+  for (int row = begin + (STEP == 8 ? permuted : team); row < end; row += STEP)
     to.body(at.row + row, mine, columns_lane<VECTOR, 1>(),
             pool_window_row<PIXELS>{{smem_tile + row * COLUMNS, -first, twist_of<ACROSS>(row)}});
   __syncwarp();
 }
 
 //@ pooled_out: needs pooled_epilogue, conv_consume
-// Tiles of windows have all first pixels, then all second ones; boxes of 64 columns want those of their own windows. Since
+// Tiles of windows have all first pixels, then all second ones; smem tiles of 64 columns want those of their own windows. Since
 // all places are known, no register moves.
 template <int WIDTH, int POOL_PIXELS> FN void line_up(float (&sums)[WIDTH / 64][32]) {
   constexpr int EACH = 8 / POOL_PIXELS, ALL = WIDTH / 8 / POOL_PIXELS;  // fragments of 8 columns
@@ -173,8 +174,8 @@ FN bool pooled_out(const consumer<pooled_body<PIXELS, Body>, Operands>& me, Sums
 //@ run_conv_pooled: needs pooled_out, conv_kernel
 // `given` is the convolution of all pixels; those behind the last whole window are left out. For limits, `launch_conv`
 // has to be asked with the windows' stride, and with a kernel that reaches a window further.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int DEEP, int HIGH, int WIDE, int TERMS = 1,
-          class T, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE, int BLOCKS, int DEEP, int HIGH, int WIDE,
+          int TERMS = 1, class T, class Body>
 int run_conv_pooled(const Body& body, const T* image, const T* weight, conv_shape given, void* workspace,
                             int device, void* stream) {
   pooled_shape<DEEP, HIGH, WIDE> shape{given, {given.stride[0], given.stride[1], given.stride[2]}};

@@ -64,7 +64,8 @@ FN void read_tile(four_rounds<T>& x, const T* images, const space_to_depth_walk&
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int cell = int(tile.first_pixel) + tile.pixel_of(round) + j, line = shape.per_line(cell);
-      const int sheet = shape.per_sheet(line), places[3] = {sheet, line - sheet * shape.in_size[1], cell - line * shape.in_size[2]};
+      const int sheet = shape.per_sheet(line), places[3] = {sheet, line - sheet * shape.in_size[1],
+          cell - line * shape.in_size[2]};
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         bool inside = cell < cells && first + c < channels;
@@ -134,7 +135,8 @@ inline int describe_cells(space_to_depth_shape& to, const conv_shape& given, con
 }
 #endif
 // What `run_conv` says of workspace and limits holds for the walk.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TERMS = 1, class T,
+          class Body>
 int run_conv_space_to_depth(const Body& body, const T* image, const T* weight, conv_shape given, cell_sizes sizes,
                           void* workspace, int device, void* stream) {
   space_to_depth_shape shape;

@@ -1,6 +1,6 @@
 // How tiles of stacked phases leave their registers on Hopper (sm_90a), where channels and phases are a tile's columns.
 //
-// The surprising fact: nothing wants vectors. Once a box has its lines as the result has them, a warp that stores 32
+// The surprising fact: nothing wants vectors. Once a smem tile has its lines as the result has them, a warp that stores 32
 // neighbours at a time writes whole sectors wherever a line begins, odd ones too, and no place needs to be even.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
@@ -9,8 +9,8 @@
 namespace fusewright {
 
 //@ subpixel_out: needs transposed_epilogue, conv_consume
-// A box of 64 places x 64 columns: lines of 64 places, whose phases along W are neighbours. Groups of neighbours are moved, so
-// that neither what a warp has of eight columns nor what it reads of a line meets in a bank.
+// A smem tile of 64 places x 64 columns: lines of 64 places, whose phases along W are neighbours. Groups of neighbours are
+// moved, so that neither what a warp has of eight columns nor what it reads of a line meets in a bank.
 template <int TOGETHER> struct phase_smem_tile {
   static constexpr int line = 64 * TOGETHER, lines = 64 / TOGETHER, each = line / 32;  // each: elements of a lane
   FN static int start(int number, int element) {
@@ -118,10 +118,11 @@ template <int TOGETHER> struct phase_elements {
     return found;
   }
 };
-// Lines of a box, of all its channels: each warp takes every fourth channel. `here`: what the first LINES lines are.
+// Lines of a smem tile, of all its channels: each warp takes every fourth channel. `here`: what the first LINES lines are.
 template <int LINES, int TOGETHER, int MOST, class Body>
-FN void smem_tile_out(const transposed_body<TOGETHER, MOST, Body>& to, const float* smem_tile, const phase_elements<TOGETHER>& elements,
-                lines_range<LINES * phase_smem_tile<TOGETHER>::each> here, int row, int channels) {
+FN void smem_tile_out(const transposed_body<TOGETHER, MOST, Body>& to, const float* smem_tile,
+                const phase_elements<TOGETHER>& elements, lines_range<LINES * phase_smem_tile<TOGETHER>::each> here, int row,
+                    int channels) {
   using all = phase_smem_tile<TOGETHER>;
   const transposed_shape<TOGETHER>& s = to.shape;
   const int lane = lane_here(), warp = warp_here() % 4;
@@ -235,7 +236,7 @@ FN void pairs_out(const Consumer& me, const float (&sums)[WIDTH / 64][32], tiles
     me.body.body(rows.channel(j * 4), here, lines_lane<2, 2>(), found);
   }
 }
-// False, and nothing done, if a tile is suspect.
+// False, and nothing done, if a tile is in need of a fixup.
 template <int WIDTH, int VECTOR, class Sums, int TOGETHER, int MOST, class Body, class Operands>
 FN bool subpixel_out(const consumer<transposed_body<TOGETHER, MOST, Body>, Operands>& me, const Sums& sums, tiles::place tile) {
   if constexpr (TOGETHER > 1) {

@@ -1,12 +1,12 @@
-// Transposed convolutions on Hopper (sm_90a): convolutions of stride 1, one for each phase of the result.
+// Transposed convolutions: convolutions of stride 1, one for each phase of the result.
 //
 // Along a dimension, the result's pixels are  stride * q + phase - shift  for all places q. Those of one phase see the same
 // taps, and each tap another pixel of the image, q + an offset: an ordinary convolution, for which nothing is filled up with
 // zeros. Phases that see the same offsets are `stacked`: they are rows of one product, channel by channel, so that an image
 // is read once for all of them and neighbours along W leave together. Each other phase has products of its own.
 //
-// The surprising fact: the boxes of such a product hold one phase to a row, and still whole vectors of the result leave it,
-// since the operand that reads a box for the body puts the phases between each other.
+// The surprising fact: the smem tiles of such a product hold one phase to a row, and still whole vectors of the result leave it,
+// since the operand that reads a smem tile for the body puts the phases between each other.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -75,7 +75,7 @@ template <> struct transposed_shape<0> : transposed_shape<1> {
 };
 
 //@ transposed_weights: needs transposed_shape, pack_weights
-// One row: a channel of the result in one phase. LAST: weights lie as [in][D][H][W][out].
+// One row: a channel of the result in one phase. CHANNELS_LAST: weights lie as [in][D][H][W][out].
 template <int TOGETHER, class T = float, bool CHANNELS_LAST = false> struct phase_row_of_weights {
   const transposed_shape<TOGETHER>& shape;
   const T* from;
@@ -137,9 +137,11 @@ FN float sum_of_phase(const conv_source<Shape, T, TERMS>& from, const transposed
   const phase_place p = place_of_phase(shape, phases, pixel, row % TOGETHER);
   const int across = line & (1 << shape.line_bits) - 1, height = (1 << shape.height_bits) - 1;
   const int far[3] = {p.z + (across >> shape.height_bits) + s.pad[0], p.y + (across & height) + s.pad[1], p.x + s.pad[2]};
-  const long in_pixels = s.in_pixels(), step = Shape::channels_last ? 1 : in_pixels, apart = Shape::channels_last ? s.in_channels : 1;
+  const long in_pixels = s.in_pixels(), step = Shape::channels_last ? 1 : in_pixels, apart =
+      Shape::channels_last ? s.in_channels : 1;
   const T* const image = from.image + batch / shape.gemms() * long(s.in_channels) * in_pixels + group * channels * step;
-  const int beside = Shape::weights_channels_last ? each : 1, channel = (line >> shape.line_bits) * (Shape::weights_channels_last ? 1 : taps);
+  const int beside = Shape::weights_channels_last ? each : 1, channel =
+      (line >> shape.line_bits) * (Shape::weights_channels_last ? 1 : taps);
   const T* const weight = from.weight + long(group) * channels * each * taps + channel;
   plain_total<TERMS> total;
   for (int tap = 0; tap < taps; ++tap) {
@@ -165,8 +167,8 @@ FN float plain_sum(const conv_source<transposed_shape<TOGETHER>, T, TERMS>& from
 }
 
 //@ transposed_epilogue: needs transposed_places, prefetch, register_epilogue
-// VECTORS vectors of one line of the result: their first columns, and where they stand in TOGETHER rows of a box. Where a lane
-// has none, it does what another one does: branches around every access would take longer than everything else here.
+// VECTORS vectors of one line of the result: their first columns, and where they stand in TOGETHER rows of a smem tile. Where a
+// lane has none, it does what another one does: branches around every access would take longer than everything else here.
 template <int VECTORS> struct phase_range {
   int column[VECTORS], from[VECTORS];
 };
@@ -184,7 +186,7 @@ FN void walk(phase_lane<VECTOR, VECTORS>&, phase_range<VECTORS> r, Sink& sink, c
   for (int u = 0; u < VECTORS; ++u) at[u] = {{r.column[u], r.column[u], 0}, r.from[u]}, live[u] = true;
   visit<false, VECTOR, VECTORS>(at, live, sink, f, typename Ops::template packet<VECTOR, VECTORS>(operand)...);
 }
-// The product as an operand: TOGETHER rows of a box, one element of each in turn.
+// The product as an operand: TOGETHER rows of a smem tile, one element of each in turn.
 template <int TOGETHER, bool ACROSS, int COLUMNS> struct phase_rows {
   using value = float;
   static constexpr int bytes = 0;
@@ -248,8 +250,8 @@ template <int VECTORS> FN bool share_places(phase_range<VECTORS>& here) {
 }
 // LANES lanes take all places of a channel's line, and the others those of the next channels.
 template <bool ACROSS, int COLUMNS, int VECTOR, int TOGETHER, int MOST, class Body>
-FN void finish_phases(const transposed_body<TOGETHER, MOST, Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at,
-                      int places) {
+FN void finish_phases(const transposed_body<TOGETHER, MOST, Body>& to, const float* smem_tile, int begin, int end,
+                      smem_tile_corner at, int places) {
   constexpr int ALL = COLUMNS * TOGETHER, HALF = ALL / VECTOR / 2, LANES = HALF < 32 ? HALF : 32;
   constexpr int WANTED = ALL / VECTOR / LANES, VECTORS = WANTED < MOST ? WANTED : MOST, CHANNELS_AT_ONCE = 32 / LANES;
   const transposed_shape<TOGETHER>& s = to.shape;
@@ -373,8 +375,8 @@ int describe_phases(transposed_shape<TOGETHER>& to, const conv_shape& given, con
 
 //@ run_conv_transpose: needs describe_phases, transposed_weights, transposed_epilogue, conv_kernel, subpixel_out
 // What `run_conv` says of workspace and limits holds for the walk: see `transposed_shape`. TOGETHER is 0 for stride 1.
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TOGETHER = 1, int TERMS = 1,
-          class T, class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, int TOGETHER = 1,
+          int TERMS = 1, class T, class Body>
 int run_conv_transpose(const Body& body, const T* image, const T* weight, conv_shape given, stacked_phases stacked,
                    void* workspace, int device, void* stream) {
   static_assert(SEGMENT == 0, "phases are not folded");

@@ -28,8 +28,8 @@ FN float plain_sum(const conv_source<channels_last_phases<CHANNEL_TILE, WEIGHTS_
 }
 
 template <int WIDTH, bool SWAPPED, int CHANNEL_TILE, bool WEIGHTS_TOO, class T, int TERMS>
-FN auto undo_of_tile(const conv_source<channels_last_phases<CHANNEL_TILE, WEIGHTS_TOO, T>, T, TERMS>& source, const packed_image& packed,
-                     tiles::place tile, int, int, int warp) {
+FN auto undo_of_tile(const conv_source<channels_last_phases<CHANNEL_TILE, WEIGHTS_TOO, T>, T, TERMS>& source,
+                     const packed_image& packed, tiles::place tile, int, int, int warp) {
   return undo_of_gemm<WIDTH, SWAPPED>(source, packed, tile, warp);
 }
 
@@ -40,14 +40,16 @@ template <class Body> struct channels_last_phases_body {
   const transposed_shape<1>& shape;
 };
 template <int BLOCKS, int SEGMENT, int CHANNEL_TILE, bool WEIGHTS_TOO, class T, class Body>
-FN channels_last_phases_body<Body> epilogue_of(const Body& body, const channels_last_phases<CHANNEL_TILE, WEIGHTS_TOO, T>& shape) {
+FN channels_last_phases_body<Body> epilogue_of(const Body& body, const channels_last_phases<CHANNEL_TILE, WEIGHTS_TOO,
+    T>& shape) {
   return {body, shape};
 }
 template <class Body> constexpr bool has_register_epilogue<channels_last_phases_body<Body>> = false;
 template <int SEGMENT, class Body> FN void prefetch(const channels_last_phases_body<Body>&, long, int, int) {}
 // Eight lanes take a row, or, at the last channels, a warp. Places outside of the result have none.
 template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, class Body>
-FN void finish(const channels_last_phases_body<Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at, int columns) {
+FN void finish(const channels_last_phases_body<Body>& to, const float* smem_tile, int begin, int end, smem_tile_corner at,
+    int columns) {
   const transposed_shape<1>& s = to.shape;
   const int (&size)[3] = s.given.out_size;
   const int lane = lane_here(), image = s.per_image(int(at.batch));
@@ -63,10 +65,10 @@ FN void finish(const channels_last_phases_body<Body>& to, const float* smem_tile
     to.body(image * s.given.out_pixels() + pixel, range, lanes, accumulator);
   };
   if (at.column + COLUMNS <= columns) {
-    constexpr int LANES = VECTOR == 1 ? 32 : 8, K_SCALE_BLOCK = 32 / LANES;
+    constexpr int LANES = VECTOR == 1 ? 32 : 8, STEP = 32 / LANES;
     const columns_range<true> mine{column + lane % LANES * VECTOR, LANES * VECTOR, before + columns};
 #pragma unroll 1
-    for (int row = begin + lane / LANES; row < end; row += K_SCALE_BLOCK)
+    for (int row = begin + lane / LANES; row < end; row += STEP)
       give(row, mine, columns_lane<VECTOR, COLUMNS / (LANES * VECTOR)>());
   } else {
     const columns_range<false> mine{column + lane, 32, before + columns};
@@ -77,8 +79,8 @@ FN void finish(const channels_last_phases_body<Body>& to, const float* smem_tile
 
 //@ channels_last_phases_weights: needs channels_last_phases, transposed_weights
 template <int CHANNEL_TILE, bool WEIGHTS_TOO, class T>
-FN phase_row_of_weights<1, T, WEIGHTS_TOO> row_of_weights(const T* weight, const channels_last_phases<CHANNEL_TILE, WEIGHTS_TOO, T>& shape,
-                                                          long row) {
+FN phase_row_of_weights<1, T, WEIGHTS_TOO> row_of_weights(const T* weight, const channels_last_phases<CHANNEL_TILE,
+                                                          WEIGHTS_TOO, T>& shape, long row) {
   return {weight, shape, row};
 }
 
@@ -86,8 +88,8 @@ FN phase_row_of_weights<1, T, WEIGHTS_TOO> row_of_weights(const T* weight, const
 // What `run_conv_channels_last` says of sides, groups and beginnings holds; weights are packed.
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int CHANNEL_TILE = 64, int BLOCKS = 1, bool WEIGHTS_TOO = true,
           int TERMS = 1, class T, class Body>
-int run_conv_transpose_channels_last(const Body& body, const T* image, const T* weight, conv_shape given, void* workspace, int device,
-                        void* stream) {
+int run_conv_transpose_channels_last(const Body& body, const T* image, const T* weight, conv_shape given, void* workspace,
+                        int device, void* stream) {
   channels_last_phases<CHANNEL_TILE, WEIGHTS_TOO, T> shape;
 #ifndef __CUDACC_RTC__
   if (given.groups <= 0 || given.out_channels / given.groups % VECTOR || given.stride[2] <= 0) return cudaErrorInvalidValue;

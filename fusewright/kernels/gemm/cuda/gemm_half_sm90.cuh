@@ -1,4 +1,4 @@
-// Products of float16 or bfloat16 factors on Hopper (sm_90a): both go straight from TMA to the tensor cores.
+// Products of float16 or bfloat16 operands on Hopper (sm_90a): both go straight from TMA to the tensor cores.
 //
 // A block has three groups of four warps. One thread of the first keeps `count` stages of 64 k on their way into shared
 // memory; the two others own 64 rows each of a tile of 128 x WIDTH, whose sums stay in the tensor cores' float32 from the
@@ -9,7 +9,7 @@
 //
 // The surprising fact: while a group hands its tile to the body it leaves the tensor cores to the other one, which helps
 // only if the two are not at the same place. So the second group starts later, and stays behind, but by no more than there
-// are stages. Where k are few, or much is done at the end, a group has tiles of its OWN: 128 rows of fewer columns.
+// are stages. Where k are few, or much is done at the end, a group has tiles of its own (PINGPONG): 128 rows of fewer columns.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -17,7 +17,7 @@
 namespace fusewright {
 
 //@ half_tiles: needs tiles_of, cluster
-// What the clusters have to do: couples of neighbouring tiles in a column of tiles, which share `wide`, or, `beside`, in a
+// What the clusters have to do: pairs of neighbouring tiles in a column of tiles, which share `wide`, or, `beside`, in a
 // row, which share `tall`. A tile behind the last one reads zeros and stores nothing.
 template <class Tiles> struct cluster_tiles {
   Tiles all;
@@ -57,11 +57,12 @@ FN void load_half_ordered(unsigned to, const tensor_map& map, unsigned ready, in
   for (int r = 0; r < ROWS; r += ORDERED_ROWS)
     if (r < each) load_ordered(to + (first + r) * HALF_LINE, map, ready, k, row + first + r, batch, both);
 }
-// One thread: every 64 k of every tile of this block, as soon as its stage is free in both blocks. `tall`: the factor of
+// One thread: every 64 k of every tile of this block, as soon as its stage is free in both blocks. `tall`: the operand of
 // which a tile has 128 rows; `wide`: the one of which it has WIDTH.
 template <int WIDTH, bool TALL_TRANSPOSED, bool WIDE_TRANSPOSED, bool ORDERED, bool STREAM_K, class Tiles>
 FN void half_produce(const tensor_map& tall, const tensor_map& wide, bool tall_batched, bool wide_batched,
-                     const cluster_tiles<Tiles>& all, const stream_k_plan& stream_k, unsigned stages, unsigned full, unsigned empty) {
+                     const cluster_tiles<Tiles>& all, const stream_k_plan& stream_k, unsigned stages, unsigned full,
+                         unsigned empty) {
   using stage = half_stage<WIDTH>;
   const int rank = cluster_rank();
   int slot = 0;
@@ -91,10 +92,10 @@ FN void half_produce(const tensor_map& tall, const tensor_map& wide, bool tall_b
 }
 
 //@ half_consume: needs half_produce, tile_out
-template <class T, int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool TALL_TRANSPOSED, bool WIDE_TRANSPOSED, bool STREAM_K, bool PINGPONG,
-          class Consumer, class Tiles>
-FN void half_consume(const Consumer& me, const cluster_tiles<Tiles>& all, const stream_k_plan& stream_k, unsigned stages, unsigned full,
-                     unsigned empty) {
+template <class T, int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool TALL_TRANSPOSED, bool WIDE_TRANSPOSED,
+          bool STREAM_K, bool PINGPONG, class Consumer, class Tiles>
+FN void half_consume(const Consumer& me, const cluster_tiles<Tiles>& all, const stream_k_plan& stream_k, unsigned stages,
+                     unsigned full, unsigned empty) {
   static_assert(!PINGPONG || !STREAM_K, "parts are of tiles that both groups have");
   using stage = half_stage<WIDTH>;
   constexpr int SLABS = PINGPONG ? 2 : 1;
@@ -135,8 +136,8 @@ FN void half_consume(const Consumer& me, const cluster_tiles<Tiles>& all, const 
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
       const unsigned at = stages + slot * stage::bytes;
       barrier_wait(full + 8 * slot, phase);
-      half_k_tile<T, WIDTH, TALL_TRANSPOSED, WIDE_TRANSPOSED>(sums, at + (PINGPONG ? 0 : group) * 64 * HALF_LINE, at + stage::tall_bytes,
-                                                     k_tile > 0);
+      half_k_tile<T, WIDTH, TALL_TRANSPOSED, WIDE_TRANSPOSED>(sums, at + (PINGPONG ? 0 : group) * 64 * HALF_LINE,
+                                                     at + stage::tall_bytes, k_tile > 0);
       if (PINGPONG && k_tile == k_tiles - 1) group_arrive(5 - group, 256);
       multiply_wait<1>();
       if (lane < CLUSTER && k_tile > 0) cluster_arrive(before, lane);
@@ -165,15 +166,17 @@ FN void half_consume(const Consumer& me, const cluster_tiles<Tiles>& all, const 
 }
 
 //@ run_gemm_half: needs half_consume, prepare_persistent, plan_stream_k, launch_early, device_scope
-template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED, bool STREAM_K, bool PINGPONG,
-          class Body>
+template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class T, bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED,
+          bool STREAM_K, bool PINGPONG, class Body>
 __global__ void __launch_bounds__(GEMM_THREADS, 1)
     gemm_half_kernel(const __grid_constant__ tensor_map tall, const __grid_constant__ tensor_map wide,
                         const __grid_constant__ Body body, const half_gemm_operand<T, LEFT_TRANSPOSED> left,
-                        const half_gemm_operand<T, RIGHT_TRANSPOSED> right, const gemm_shape shape, const cluster_tiles<tiles_of<Body>> all,
+                        const half_gemm_operand<T, RIGHT_TRANSPOSED> right, const gemm_shape shape,
+                            const cluster_tiles<tiles_of<Body>> all,
                         const stream_k_plan stream_k) {
   using stage = half_stage<WIDTH>;
-  constexpr bool TALL_TRANSPOSED = SWAPPED ? RIGHT_TRANSPOSED : LEFT_TRANSPOSED, WIDE_TRANSPOSED = SWAPPED ? LEFT_TRANSPOSED : RIGHT_TRANSPOSED;
+  constexpr bool TALL_TRANSPOSED = SWAPPED ? RIGHT_TRANSPOSED : LEFT_TRANSPOSED, WIDE_TRANSPOSED =
+      SWAPPED ? LEFT_TRANSPOSED : RIGHT_TRANSPOSED;
   constexpr bool ORDERED = ordered<SWAPPED, SEGMENT, VECTOR, WIDE_TRANSPOSED>;
   extern __shared__ __align__(1024) unsigned char shared[];  // the swizzle's pattern repeats after 1024 bytes
   const unsigned stages = shared_address(shared), full = stages + stage::barriers, empty = full + 8 * stage::count;
@@ -184,7 +187,7 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1)
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  // This kernel may have started before the one that wrote its factors was done; not where counts are set in between.
+  // This kernel may have started before the one that wrote its operands was done; not where counts are set in between.
   if (!STREAM_K || stream_k.rest == 0) wait_for_previous_kernel();
   cluster_sync();
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
@@ -200,19 +203,21 @@ __global__ void __launch_bounds__(GEMM_THREADS, 1)
     constexpr int MOST = PINGPONG && WIDTH > 128 ? 64 : sizeof(Body) > 32 ? 128 : 256;  // registers for what many tensors have
     const consumer<Body, whole_operands<ORDERED ? EIGHT : 2, MOST>> me{body, {}, shape,
                                                                       reinterpret_cast<float*>(shared + stage::smem_tiles)};
-    half_consume<T, WIDTH, SWAPPED, SEGMENT, VECTOR, TALL_TRANSPOSED, WIDE_TRANSPOSED, STREAM_K, PINGPONG>(me, all, stream_k, stages, full, empty);
+    half_consume<T, WIDTH, SWAPPED, SEGMENT, VECTOR, TALL_TRANSPOSED, WIDE_TRANSPOSED, STREAM_K, PINGPONG>(me, all, stream_k,
+        stages, full, empty);
   }
 }
 #ifdef __CUDACC_RTC__
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, bool PINGPONG = false, int ADDING = 0,
           int ADDING_PARTIAL = 0, class T, bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED, class Body>
-FN int run_gemm_half(const Body&, half_gemm_operand<T, LEFT_TRANSPOSED>, half_gemm_operand<T, RIGHT_TRANSPOSED>, long, long, long, long,
-                        void*, int, void*) {
+FN int run_gemm_half(const Body&, half_gemm_operand<T, LEFT_TRANSPOSED>, half_gemm_operand<T, RIGHT_TRANSPOSED>, long, long,
+                        long, long, void*, int, void*) {
   return &zero_counts == nullptr ||
-         &gemm_half_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TRANSPOSED, RIGHT_TRANSPOSED, (ROOM > 0), PINGPONG, Body> == nullptr;
+         &gemm_half_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, T, LEFT_TRANSPOSED, RIGHT_TRANSPOSED, (ROOM > 0), PINGPONG,
+             Body> == nullptr;
 }
 #else
-// `workspace`: for the sums of ROOM parts, each with two counts; ADDING, ADDING_PART: as in `plan_stream_k`.
+// `workspace`: for the sums of ROOM parts, each with two counts; ADDING, ADDING_PARTIAL: as in `plan_stream_k`.
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, int ROOM = 0, bool PINGPONG = false, int ADDING = 0,
           int ADDING_PARTIAL = 0, class T, bool LEFT_TRANSPOSED, bool RIGHT_TRANSPOSED, class Body>
 int run_gemm_half(const Body& body, half_gemm_operand<T, LEFT_TRANSPOSED> left, half_gemm_operand<T, RIGHT_TRANSPOSED> right,

@@ -1,14 +1,14 @@
 // Matrix products on Ampere (sm_80), and through its PTX on whatever came later: cp.async, ldmatrix, mma.sync.
 //
-// A block of eight warps makes one tile, some rows of the float32 `split` factor times WIDTH rows of the `packed` one:
-// 128 x 64, 128 x 128, 64 x 192 or 64 x 256. Four to six units of 32 k are on their way into shared memory. A warp has 32
-// rows of the tile: for each unit it splits them in registers, then takes the packed rows sixteen at a time. First the
+// A block of eight warps makes one tile, some rows of the float32 `split` operand times WIDTH rows of the `packed` one:
+// 128 x 64, 128 x 128, 64 x 192 or 64 x 256. Four to six k blocks of 32 k are on their way into shared memory. A warp has 32
+// rows of the tile: for each k block it splits them in registers, then takes the packed rows sixteen at a time. First the
 // two products with a low half, then the product of the high halves, so that the truncation step of the tensor core is
 // small for two thirds of the work.
 //
 // The surprising fact: the order of additions matters more than the splitting. Ampere's tensor core truncates twice per
 // 16 k, so a sum leaves it every 32 k, for `promoted`. At 16384 k that alone would be 512 additions in a row, whose
-// roundings add up to more than the splitting loses; so `promoted` is emptied into `total` every SUM_UNITS units.
+// roundings add up to more than the splitting loses; so `promoted` is emptied into `total` every SUM_K_BLOCKS k blocks.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -16,9 +16,9 @@
 namespace fusewright {
 
 //@ copier: needs tile_order, gemm_operand, pack, anew, copies
-// What one thread copies of each unit: chunk threadIdx.x % 8 of rows threadIdx.x / 8, + 32, ... of both factors. Rows of
-// the split factor get the permutation that those of the packed one already have. No register is free in the loop, so
-// most of this is worked out for every unit, and which rows exist is kept in bits: the packed factor's from bit 8 on.
+// What one thread copies of each k block: chunk threadIdx.x % 8 of rows threadIdx.x / 8, + 32, ... of both operands. Rows of
+// the split operand get the permutation that those of the packed one already have. No register is free in the loop, so
+// most of this is worked out for every k block, and which rows exist is kept in bits: the packed operand's from bit 8 on.
 template <int WIDTH> struct copier {
   const gemm_operand& from;
   const packed& other;
@@ -91,7 +91,7 @@ template <int WIDTH> FN void multiply_k_block(part_of_tile<WIDTH>& promoted, uns
     multiply_pair(promoted[p], rows, packed + p * 16 * K_BLOCK_BYTES);
   }
 }
-// The same where packed rows have a scale of their own for every 64 k: the sums of a unit go into `total` one by one.
+// The same where packed rows have a scale of their own for every 64 k: the sums of a k block go into `total` one by one.
 template <int WIDTH>
 FN void multiply_uneven_k_block(part_of_tile<WIDTH>& total, unsigned split, unsigned packed, const struct packed& other,
                              const tiles& all, int k_block) {

@@ -1,8 +1,8 @@
 // Matrix products on Hopper (sm_90a): TMA, mbarriers, warp-specialised wgmma, one persistent block per processor.
 //
-// A block has groups of four warps. Threads of the first keep units of 32 k on their way into shared memory
+// A block has groups of four warps. Threads of the first keep k blocks of 32 k on their way into shared memory
 // (tma_pipeline_sm90.cuh); the two others, or three for narrow tiles, own 64 rows each of a tile. A consumer splits its rows of
-// float32 in registers (the `split` factor, the larger one) and multiplies them with the `packed` factor in shared memory,
+// float32 in registers (the `split` operand, the larger one) and multiplies them with the `packed` operand in shared memory,
 // 64 k at a time: first the two products with a low half, then the product of the high halves, so that the truncation step
 // of the tensor core is small for two thirds of the work. The finished sum is added to `promoted`, undoing the row's power of
 // two on the way.
@@ -17,7 +17,7 @@
 namespace fusewright {
 
 //@ fragments: needs halves, load_matrices, full_rows
-// A warp's 16 rows of 64 k of the split factor, as wgmma wants them: hi and lo of four groups of 16 k.
+// A warp's 16 rows of 64 k of the split operand, as wgmma wants them: hi and lo of four groups of 16 k.
 struct fragments {
   unsigned hi[4][4], lo[4][4];
   float undo[2];  // the inverse scale of rows lane / 4 and lane / 4 + 8
@@ -167,7 +167,7 @@ template <int WIDTH> FN bool any_uneven(const float* scales, int rows) {
   for (int i = 0; i < WIDTH / 32; ++i) mine |= scales[i * 32 + lane_here()] < 0 && i * 32 + lane_here() < rows;
   return __any_sync(~0u, mine);
 }
-// Inverse scales of full rows give back what the tensor core drops of sums. Where no row of the other factor is full, sums are
+// Inverse scales of full rows give back what the tensor core drops of sums. Where no row of the other operand is full, sums are
 // whole, and there it is taken away from them again: to the bit, but where both round to other sides.
 template <int WIDTH> FN void keep_whole(float (&promoted)[quarters<WIDTH>][32], const float* scales) {
   scales += lane_here() % 4 * 2;
@@ -219,7 +219,8 @@ FN void consume(const splitting_consumer<Body, stage<WIDTH>::rows>& me, const ti
     turn = ~turn & 1;
     const piece mine = here();
     if constexpr (SPLIT_K)
-      if (mine.shared >= 0 && !add_partials<WIDTH, stage::groups>(promoted, partials_of<stage::groups>(split_k, mine.shared))) continue;
+      if (mine.shared >= 0 && !add_partials<WIDTH, stage::groups>(promoted, partials_of<stage::groups>(split_k,
+          mine.shared))) continue;
     if (!full) keep_whole<WIDTH>(promoted, scales);
     const tiles::place tile = all.at(mine.tile);
     if constexpr (SWAPPED)
@@ -268,8 +269,8 @@ FN int run_gemm(const Body&, gemm_operand, gemm_operand, long, long, long, long,
 }
 #else
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, bool SPLIT_K, class Body>
-int launch_gemm(const Body& body, gemm_operand left, gemm_operand right, gemm_shape shape, packed other, const tiles_of<Body>& all,
-                   const split_k_plan& split_k, int blocks, int device, cudaStream_t on) {
+int launch_gemm(const Body& body, gemm_operand left, gemm_operand right, gemm_shape shape, packed other,
+                   const tiles_of<Body>& all, const split_k_plan& split_k, int blocks, int device, cudaStream_t on) {
   constexpr auto kernel = &gemm_kernel<WIDTH, SWAPPED, SEGMENT, VECTOR, SPLIT_K, Body>;
   if (int error = prepare_persistent<kernel>(stage<WIDTH>::shared_bytes, device, blocks)) return error;
   tensor_map map;

@@ -1,12 +1,12 @@
-// Matrix products on Ampere (sm_80) that write nothing but their result: one launch, both factors split on the fly.
+// Matrix products on Ampere (sm_80) that write nothing but their result: one launch, both operands split on the fly.
 //
-// Tiles, warps and the order of additions are those of gemm_sm80.cuh, but both factors come as float32. While a unit is
+// Tiles, warps and the order of additions are those of gemm_sm80.cuh, but both operands come as float32. While a k block is
 // multiplied, the next one is split where it lies in shared memory, each row by one thread: 128 bytes of float32 become 64
 // of hi and 64 of lo. Half of the warps split before they multiply, the others after it, so that somebody always feeds the
 // tensor cores. If each warp split what it multiplies, three times as many rows would be split.
 //
 // The surprising fact: a row that always has the same thread can keep its power of two. It holds as long as the largest of
-// 32 k stays within 2^12 .. 2^16, so the sums of many units have one scale, and nothing is undone before they leave
+// 32 k stays within 2^12 .. 2^16, so the sums of many k blocks have one scale, and nothing is undone before they leave
 // `promoted`. Where a row leaves that range, all warps empty `promoted` first; so no range of numbers is too wide, only slower.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
@@ -15,8 +15,8 @@
 namespace fusewright {
 
 //@ both_copier: needs tile_order, gemm_operand, anew, copies
-// What one thread copies of each unit, one after the other: chunk threadIdx.x % 8 of rows threadIdx.x / 8, + 32, ... of
-// both factors. A row behind the last one is that row once more; a chunk behind the last k becomes zeros.
+// What one thread copies of each k block, one after the other: chunk threadIdx.x % 8 of rows threadIdx.x / 8, + 32, ... of
+// both operands. A row behind the last one is that row once more; a chunk behind the last k becomes zeros.
 template <int WIDTH> struct both_copier {
   const gemm_operand &split, &wide;
   const float *split_from, *wide_from;
@@ -59,7 +59,7 @@ constexpr float SMALLEST = 4096, LARGEST = 65504;
 // other, and 2^10 of it after: so even the sums of subnormal rows keep their bits in between. The sums of rows beyond 2^90
 // may overflow there; what is not finite is computed again by `fixup`.
 constexpr float LESS = 1024, MORE = 1.f / 1024;
-// True if the row of a unit needs another scale. A NaN shows up in the result whatever the scale.
+// True if the row of a k block needs another scale. A NaN shows up in the result whatever the scale.
 FN bool split_row(unsigned char* at, int twist, float& kept) {
   float x[4][8], most = 0, scale = kept, inverse;
 #pragma unroll
@@ -166,7 +166,7 @@ FN void empty_scaled(part_of_tile<WIDTH>& total, part_of_tile<WIDTH>& promoted, 
 }
 
 //@ stream_both: needs both_copier, split_in_place, multiply_halves
-// All units of a tile: one is multiplied, the next one split, and the others are on their way.
+// All k blocks of a tile: one is multiplied, the next one split, and the others are on their way.
 template <int WIDTH>
 FN void stream_both(part_of_tile<WIDTH>& total, both_copier<WIDTH>& copies, int k_blocks, unsigned char* shared) {
   using tile = tile<WIDTH>;
@@ -192,7 +192,7 @@ FN void stream_both(part_of_tile<WIDTH>& total, both_copier<WIDTH>& copies, int 
 #pragma unroll 1
   for (int rest = k_blocks; rest > 0; --rest) {
     wait_copies<PREFETCHED - 2>();
-    // Everybody's copies of the next unit are there, this one is split, and nobody still reads the one before.
+    // Everybody's copies of the next k block are there, this one is split, and nobody still reads the one before.
     const bool any = __syncthreads_or(changed);
     if (any || rest % SUM_K_BLOCKS == 0) {
       empty_scaled<WIDTH>(total, promoted, rows.undo);

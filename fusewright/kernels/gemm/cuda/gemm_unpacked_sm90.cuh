@@ -1,11 +1,11 @@
-// Matrix products on Hopper (sm_90a) that write nothing but their result: one launch, both factors split on the fly.
+// Matrix products on Hopper (sm_90a) that write nothing but their result: one launch, both operands split on the fly.
 //
-// Both factors come as float32 by TMA, in blocks of 64 rows x 64 k. A tile is 128 rows of the `split` factor times WIDTH rows
+// Both operands come as float32 by TMA, in blocks of 64 rows x 64 k. A tile is 128 rows of the `split` operand times WIDTH rows
 // of the `wide` one. Of a block's four groups of four warps, the first brings the blocks; two are consumers, which own 64
-// rows each, split them in registers and multiply; the last rewrites each block of the wide factor where it lies, as hi and
+// rows each, split them in registers and multiply; the last rewrites each block of the wide operand where it lies, as hi and
 // lo. Every row of 64 k has a power of two of its own, on both sides; so no range of numbers is too wide.
 //
-// The surprising fact: the ring of blocks is what makes it fast. Were the wide factor handed on 64 k at a time, the consumer
+// The surprising fact: the pipeline of blocks is what makes it fast. Were the wide operand handed on 64 k at a time, the consumer
 // that is behind would hold back the next 64 k until there is no time left to load and to split them. A quarter of a tile
 // is handed back while the other quarters are at work.
 //
@@ -17,7 +17,7 @@ namespace fusewright {
 //@ block_pipeline: needs tile_order, k_blocks
 constexpr int UNPACKED_THREADS = 512, BLOCK_ROWS = 64, BLOCK_DEPTH = 64, K_BLOCK_OF_ROWS = 8192, BLOCK_BYTES = 16384, BLOCKS = 12;
 // Where everything lies in shared memory. For every 64 k there are a block for each consumer and the quarters of the wide
-// factor, 64 columns of the tile each; `own` such steps are on their way.
+// operand, 64 columns of the tile each; `own` such steps are on their way.
 template <int WIDTH> struct block_pipeline {
   static constexpr int quarters = WIDTH / BLOCK_ROWS, own = BLOCKS / (2 + quarters), wide = own * quarters;
   static constexpr int wide_blocks = 2 * own * BLOCK_BYTES, smem_tiles = wide_blocks + wide * BLOCK_BYTES;
@@ -26,7 +26,7 @@ template <int WIDTH> struct block_pipeline {
   static constexpr int full = own_empty + 16 * own, ready = full + 8 * wide, empty = ready + 8 * wide;
   static constexpr int shared_bytes = empty + 8 * wide;
 };
-// A place in a ring of SLOTS, and how often it has been passed.
+// A place in a pipeline of SLOTS, and how often it has been passed.
 template <int SLOTS> struct pipeline_place {
   int slot = 0;
   unsigned phase = 0;
@@ -36,7 +36,7 @@ template <int SLOTS> struct pipeline_place {
 };
 
 //@ bring: needs block_pipeline, tensor_map, barriers
-// One thread: the blocks of one ring, EACH of them for each 64 k, as soon as their places are free.
+// One thread: the blocks of one pipeline, EACH of them for each 64 k, as soon as their places are free.
 template <int SLOTS, int EACH, class Tiles, class Row>
 FN void bring(const tensor_map& map, const Tiles& all, int k_tiles, bool batched, unsigned blocks, unsigned full,
               unsigned empty, const Row& row_of) {
@@ -147,7 +147,8 @@ FN int anew(int number) {
   return __shfl_sync(~0u, number, 0);
 }
 template <int WIDTH, bool SWAPPED, int SEGMENT, int VECTOR, class Body>
-FN void consume_unpacked(const consumer<Body, both_split_operands>& me, const tiles_of<Body>& all, int k_tiles, unsigned char* shared) {
+FN void consume_unpacked(const consumer<Body, both_split_operands>& me, const tiles_of<Body>& all, int k_tiles,
+    unsigned char* shared) {
   using pipeline = block_pipeline<WIDTH>;
   const unsigned start = shared_address(shared);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32 - 4, 0), group = warp / 4;
@@ -235,7 +236,8 @@ __global__ void __launch_bounds__(UNPACKED_THREADS, 1)
     }
   } else if (warp < 12) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
-    const consumer<Body, both_split_operands> me{body, {left, right}, shape, reinterpret_cast<float*>(shared + pipeline::smem_tiles)};
+    const consumer<Body, both_split_operands> me{body, {left, right}, shape,
+        reinterpret_cast<float*>(shared + pipeline::smem_tiles)};
     consume_unpacked<WIDTH, SWAPPED, SEGMENT, VECTOR>(me, all, k_tiles, shared);
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");

@@ -1,4 +1,4 @@
-// How 64 k of both factors of a product at a time, its chunks, come into shared memory and are handed back (sm_90a).
+// How 64 k of both operands of a product at a time, its k tiles, come into shared memory and are handed back (sm_90a).
 //
 // The surprising fact: what bounds narrow tiles is how long a group takes to split its rows, not the tensor cores or memory.
 // So they have three groups of consumers, and each fetches its own 64 rows as soon as it has read the last ones. Wide tiles
@@ -11,16 +11,17 @@ namespace fusewright {
 
 //@ gemm_tiles: needs split_k, gemm_operand, pack, tile_order
 constexpr int K_TILE_BLOCKS = 2, SHARED_BYTES = 232448;
-// Two groups of consumers: a unit of both factors is a stage.
+// Two groups of consumers: a k block of both operands is a stage.
 template <int WIDTH> struct wide_stage {
   static constexpr int groups = 2, rows = 128, box_rows = 128, registers = 240;
   static constexpr int split_bytes = rows * K_BLOCK * 4, bytes = split_bytes + WIDTH * K_BLOCK_BYTES;
-  static constexpr int split_stride = bytes, packed_stride = bytes;  // from one unit to the next
+  static constexpr int split_stride = bytes, packed_stride = bytes;  // from one k block to the next
   static constexpr int count = 196608 / bytes / K_TILE_BLOCKS * K_TILE_BLOCKS, k_tiles = count / K_TILE_BLOCKS;
-  static constexpr int smem_tiles = count * bytes, scales = smem_tiles + 8 * SMEM_TILE * 4, full = scales + 2 * quarters<WIDTH> * 256;
+  static constexpr int smem_tiles = count * bytes, scales = smem_tiles + 8 * SMEM_TILE * 4, full =
+      scales + 2 * quarters<WIDTH> * 256;
   static constexpr int empty = full + 8 * count, shared_bytes = empty + 8 * count;
 };
-// Three groups: each has a ring of its own rows, and one of packed rows is for all.
+// Three groups: each has a pipeline of its own rows, and one of packed rows is for all.
 template <int WIDTH> struct narrow_stage {
   static constexpr int groups = 3, rows = 192, box_rows = 64, registers = 160;
   static constexpr int split_stride = box_rows * K_BLOCK * 4, packed_stride = WIDTH * K_BLOCK_BYTES;
@@ -55,7 +56,7 @@ template <int WIDTH> FN void init_stages(unsigned shared) {
 }
 
 //@ produce: needs gemm_tiles, tensor_map, barriers
-// One thread: every unit of every tile of this block, as soon as its stage is free.
+// One thread: every k block of every tile of this block, as soon as its stage is free.
 template <int WIDTH, bool SPLIT_K, class Tiles>
 FN void produce(const tensor_map& map, const packed& other, const Tiles& all, const split_k_plan& split_k, bool batched,
                 unsigned stages) {
@@ -76,11 +77,12 @@ FN void produce(const tensor_map& map, const packed& other, const Tiles& all, co
       barrier_wait(empty + 8 * slot, phase);
       barrier_expect(ready, stage::split_bytes + rows * (i == 0 ? K_BLOCK_BYTES + 4 : K_BLOCK_BYTES));
       if (i == 0) load_bytes(scales, other.inverse + other.first_inverse(tile.batch, row), rows * 4, ready);
-      // Behind its last k the split factor reads as zero; its partner only has to be a number.
+      // Behind its last k the split operand reads as zero; its partner only has to be a number.
       const bool inside = begin + i < end && begin + i < other.depth_k_blocks;
       const int k_block = inside ? begin + i : other.depth_k_blocks;
       load_box(to, map, ready, k_block * K_BLOCK, tile.row * TILE_ROWS, batched ? tile.batch : 0);
-      load_bytes(to + stage::split_bytes, other.k_block(tile.batch, inside ? k_block : k_block - 1, row), rows * K_BLOCK_BYTES, ready);
+      load_bytes(to + stage::split_bytes, other.k_block(tile.batch, inside ? k_block : k_block - 1, row),
+          rows * K_BLOCK_BYTES, ready);
       if (++slot == stage::count) slot = 0, phase ^= 1;
     }
     scales ^= (stages + stage::scales) ^ (stages + stage::scales + quarters<WIDTH> * 256);
@@ -93,7 +95,7 @@ FN int blocks_here() {
   asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));  // asked again: no register is free for it
   return blocks;
 }
-// The same by one thread for each ring of the split factor, and one for the other.
+// The same by one thread for each pipeline of the split operand, and one for the other.
 template <int WIDTH, bool SPLIT_K, bool SPLIT, class Tiles>
 FN void produce_pipeline(const tensor_map& map, const packed& other, const Tiles& all, const split_k_plan& split_k, bool batched,
                      unsigned start) {
@@ -145,7 +147,7 @@ FN void produce_pipelines(const tensor_map& map, const packed& other, const Tile
 }
 
 //@ k_tile_place: needs gemm_tiles, barriers
-// Where a consumer group is among the chunks. `begin` waits for the scales of a tile, too; the others for what they name.
+// Where a consumer group is among the k tiles. `begin` waits for the scales of a tile, too; the others for what they name.
 template <int WIDTH, bool NARROW = (WIDTH < 128)> struct k_tile_place {
   using stage = stage<WIDTH>;
   int slot = 0;

@@ -58,7 +58,7 @@ FN void blank_out(const Body& body, const gemm_shape& shape, blank at, int warp,
       body(at.batch * shape.rows + row, columns_range<false>{column + lane_here() * VECTOR, 32 * VECTOR, end},
            columns_lane<VECTOR, 4 / VECTOR>(), everywhere<float>(0.f));
 }
-// The tile of the split and the packed factor's rows as one of the result.
+// The tile of the split and the packed operand's rows as one of the result.
 template <bool SWAPPED, class Place> FN blank blank_at(const Place& at, int high, int wide) {
   const int down = at.row * high, across = at.column * wide;
   if (SWAPPED) return {at.batch, across, across + wide, down, down + high};

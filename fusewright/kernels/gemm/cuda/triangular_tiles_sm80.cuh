@@ -17,7 +17,8 @@ template <class Body> struct tiles_of<Body, decltype(void(Body::least))> : tiles
     return true;
   }
 #ifndef __CUDACC_RTC__
-  static tiles_of of(tiles whole, int high, int wide, bool swapped) { return {whole, diagonal_band_of<Body>(high, wide, swapped)}; }
+  static tiles_of of(tiles whole, int high, int wide, bool swapped) { return {whole, diagonal_band_of<Body>(high, wide,
+      swapped)}; }
 #endif
 };
 

@@ -39,8 +39,8 @@ template <class T, int HIGH, int WIDE, int WHOLE, int R, int W, class Where> str
   }
 };
 template <int HIGH, int WIDE, int WHOLE, class Team, class T, class Where>
-FN window_vectors<T, HIGH, WIDE, WHOLE, Team::results_per_thread, Team::vector, Where> sliding_windows(const Team&, const T* p, int base, long outer,
-                                                                            long inner, computed<T> fill, Where where) {
+FN window_vectors<T, HIGH, WIDE, WHOLE, Team::results_per_thread, Team::vector, Where> sliding_windows(
+    const Team&, const T* p, int base, long outer, long inner, computed<T> fill, Where where) {
   return {p, base, outer, inner, fill, {}, where};
 }
 template <int K, int J, class Windows> struct window_tap_operand {
@@ -58,7 +58,8 @@ template <int K, int J, class Windows> struct window_tap_operand {
     template <class Place> FN void flush(int, const Place&) {}
   };
 };
-template <int K, int J, class Windows> FN window_tap_operand<K, J, Windows> window_tap(Windows& sliding_windows) { return {&sliding_windows}; }
+template <int K, int J, class Windows>
+FN window_tap_operand<K, J, Windows> window_tap(Windows& sliding_windows) { return {&sliding_windows}; }
 
 //@ run_map_sliding_window: needs words, visit, map_block, grid, divisor, device_scope
 struct sliding_window_range {
@@ -92,7 +93,8 @@ FN void walk(sliding_window_lane<R, W>&, const sliding_window_range& r, Sink& si
   for (int line = r.line; line < r.lines; ++line) visit_sliding_window<1, W>(r, line, sink, f, operand...);
 }
 template <int R, int W, class Index, class Divisor, class Body>
-__global__ void __launch_bounds__(MAP_BLOCK) map_sliding_window_kernel(const Body body, Index threads, Divisor wide, Divisor high) {
+__global__ void __launch_bounds__(MAP_BLOCK) map_sliding_window_kernel(const Body body, Index threads, Divisor wide,
+    Divisor high) {
   const Index mine = Index(block_index()) * MAP_BLOCK + threadIdx.x;
   if (mine >= threads) return;
   const Index above = wide.under(mine), row = high.under(above);
@@ -112,7 +114,8 @@ int run_map_sliding_window(const Body& body, long rows, long lines, long columns
   const dim3 grid = grid_of((threads + MAP_BLOCK - 1) / MAP_BLOCK);
   const auto on = static_cast<cudaStream_t>(stream);
   if (threads <= 1L << 30)
-    map_sliding_window_kernel<R, W, unsigned><<<grid, MAP_BLOCK, 0, on>>>(body, unsigned(threads), divisor(unsigned(wide)), divisor(unsigned(high)));
+    map_sliding_window_kernel<R, W, unsigned><<<grid, MAP_BLOCK, 0, on>>>(body, unsigned(threads), divisor(unsigned(wide)),
+        divisor(unsigned(high)));
   else
     map_sliding_window_kernel<R, W, long><<<grid, MAP_BLOCK, 0, on>>>(body, threads, long_divisor{wide}, long_divisor{high});
   return cudaGetLastError();

@@ -2,8 +2,8 @@
 //
 // The surprising fact: the body does not change. It calls a number of a row `real`, which is a float
 // to a Solo team and one of each of 16 or 64 rows here. So loads are whole cache lines, four where
-// they can be, since lines that are far apart come one by one; and folds need no shuffles. Short rows
-// along memory are turned until they lie so.
+// they can be, since lines that are far apart come one by one; and reductions need no shuffles. Short rows
+// along memory are transposed until they lie so.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -12,7 +12,7 @@
 namespace fusewright {
 
 //@ rows_of: needs lanes, numbers, sum
-// A T for each of LINE * N rows, in N vectors; truth values are masks.
+// A T for each of SIMD_LANES * N rows, in N vectors; truth values are masks.
 constexpr long SIMD_LANES = LANES<float>;
 template <class T, long N> struct rows_of;
 template <class T> struct lane_of {
@@ -152,7 +152,7 @@ template <class Operand> struct spaced_operand {
 template <class Operand> FN spaced_operand<Operand> spaced(Operand inside, long step) { return {inside, step}; }
 
 //@ transposed_rows: needs across_rows, spaced, load, staging, values
-// Rows that lie one behind the other: LINE elements of each are loaded as they lie, and turned in registers.
+// Rows that lie one behind the other: SIMD_LANES elements of each are loaded as they lie, and transposed in registers.
 #ifdef __clang__
 #define FUSEWRIGHT_SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
@@ -338,7 +338,7 @@ template <long N> struct simd_rows : words<simd_rows<N>> {
       }
     return reducer.result();
   }
-  // What was turned together is folded together: its loops have a known length.
+  // What was transposed together is reduced together: its loops have a known length.
   template <class Reducer, class Span, class F, class... Ops>
   FN void reduce_transposed(Reducer& reducer, Span s, F& f, Ops... ops) const {
     using element = typename Reducer::element;
@@ -383,7 +383,8 @@ __attribute__((noinline, flatten)) void simd_row_groups(const Body& body, long r
 template <long Most, class Body> void groups_of_rows(const Body& body, long row, long end) {
   while (row < end) {
     const long left = body.beside() - row % body.beside(), stop = row + left < end ? row + left : end;
-    const long many = row + (stop - row) / (Most * SIMD_LANES) * (Most * SIMD_LANES), some = many + (stop - many) / SIMD_LANES * SIMD_LANES;
+    const long many = row + (stop - row) / (Most * SIMD_LANES) * (Most * SIMD_LANES), some =
+        many + (stop - many) / SIMD_LANES * SIMD_LANES;
     simd_row_groups<Most>(body, row, many);
     simd_row_groups<1>(body, many, some);
     if (some < stop) solo_rows(body, some, stop);
@@ -401,7 +402,7 @@ template <long Most = 4, class Body> void run_simd_rows(const Body& body, long t
 }
 
 //@ run_simd_rows_transposed: needs run_simd_rows
-// Only such vectors can be turned fast; LINE rows fill them, and more would come from memory in bursts.
+// Only such vectors can be transposed fast; SIMD_LANES rows fill them, and more would come from memory in bursts.
 template <class Body> void run_simd_rows_transposed(const Body& body, long threads) {
 #ifdef __AVX512F__
   run_simd_rows<1>(body, threads);

@@ -1,8 +1,8 @@
 // Rows shared by a cluster (sm_90a): 2, 4 or 8 thread blocks that reach each other's shared memory.
 //
-// The surprising fact: a fold needs no barrier of the cluster, and neither does the end. A block's part goes to every
+// The surprising fact: a reduction needs no barrier of the cluster, and neither does the end. A block's part goes to every
 // block with a count of its bytes, so a block that has all parts waits for nobody, and once it has those of the last
-// fold, nobody writes to it any more. A barrier of the cluster would wait for all memory that its threads have touched,
+// reduction, nobody writes to it any more. A barrier of the cluster would wait for all memory that its threads have touched,
 // and so would a wait of its scope.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
@@ -25,7 +25,7 @@ template <int BLOCKS, int THREADS, int VECTOR> struct cluster : words<cluster<BL
   FN int member() const { return rank() * THREADS + threadIdx.x; }
   FN int members() const { return threads; }
   FN bool leads() const { return member() == 0; }
-  // One for each of the two rooms: in turn they count what arrives, so that nobody can be two folds ahead.
+  // One for each of the two rooms: in turn they count what arrives, so that nobody can be two reductions ahead.
   FN static unsigned arrivals(int room) {
     __shared__ unsigned long counts[2];
     return shared_address(counts + room);

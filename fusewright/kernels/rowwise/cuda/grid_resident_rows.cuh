@@ -1,7 +1,7 @@
 // Very long rows of fixed size that are read once: the registers of many thread blocks keep them.
 //
 // The surprising fact: blocks meet without a counter and without a fence. A word of a part travels with the number of
-// the meeting in 8 bytes that are written at once, so whoever reads this number has the word, too.
+// the exchange in 8 bytes that are written at once, so whoever reads this number has the word, too.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -15,14 +15,14 @@ FN int fresh(int number) {
   asm volatile("" : "+r"(number));
   return number;
 }
-// The meetings of the blocks of rows, in global memory that is zero at first: for each row in flight
+// The exchanges of the blocks of rows, in global memory that is zero at first: for each row in flight
 // [2][MOST_WORDS][BLOCKS]. Two rooms in turn are enough. A block writes part n + 2 once it has read all parts n + 1, and
 // these are written behind a barrier that comes after all reading of parts n, which lay in the same room.
 constexpr int MOST_WORDS = 8;
 template <int BLOCKS> struct grid_exchange {
   static constexpr long words = MOST_WORDS * BLOCKS;  // of a room
   unsigned long* rooms;
-  unsigned number = 0;  // of the last meeting, from 1 on; so nobody has to reset what the last row has left
+  unsigned number = 0;  // of the last exchange, from 1 on; so nobody has to reset what the last row has left
   FN static void tell(unsigned long* place, unsigned long word) {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(place), "l"(word) : "memory");
   }
@@ -90,7 +90,7 @@ template <int BLOCKS, int THREADS, int VECTOR> struct grid_resident : words<grid
 
 //@ run_rows_grid_resident: needs grid_resident_team, resident
 // Some rows at a time, BLOCKS blocks for each. Threads have 64 registers, so that two blocks of 512 share a processor:
-// one loads while the other waits. `workspace` is device memory of GATHERED_BYTES, any contents, for this launch alone.
+// one loads while the other waits. `workspace` is device memory of GRID_RESIDENT_BYTES, any contents, for this launch alone.
 template <int THREADS> constexpr int grid_resident_share = 1024 / THREADS;
 template <int BLOCKS, int THREADS, int VECTOR, class Body>
 __global__ void __launch_bounds__(THREADS, grid_resident_share<THREADS>)

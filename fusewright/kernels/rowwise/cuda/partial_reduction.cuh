@@ -1,9 +1,9 @@
-// Long rows, and rows that lie across memory, of which one fold is made and only numbers are stored.
+// Long rows, and rows that lie across memory, of which one reduction is made and only numbers are stored.
 //
 // The surprising fact: two kernels are faster than one [m: rowwise-0029, rowwise-0037].
 // Many small blocks read as fast as memory can, and each leaves what
-// its part comes to; the second kernel starts while the first ends (sm_90), and joins the parts of a row in their order. So
-// nobody counts or waits, and nothing has to be zero before.
+// its part comes to; the second kernel starts while the first ends, where a GPU can, and joins the parts of a row in their
+// order. So nobody counts or waits, and nothing has to be zero before.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -11,10 +11,10 @@
 namespace fusewright {
 
 //@ partial_reduction: needs team, fixed, span, alone, from_exchange
-// The first kernel (JOINS is false) folds a part of a row and leaves what it comes to, in BYTES. The second one folds nothing:
+// The first kernel (JOINS is false) reduces a part of a row and leaves what it comes to, in BYTES. The second one reduces nothing:
 // it joins what was left, and stores what follows.
 struct part_of_row {
-  char* room;  // of all parts of the row, or of its stripe
+  char* room;  // of all parts of the row, or of its column panel
   int part, parts;
 };
 // The vectors of a sheet that a part has: all parts apart, so that no part begins with a division of its own.
@@ -90,9 +90,10 @@ FN void walk(partial_reduction<B, G, V, U, N, J>& team, fixed_span<O, I>, Sink& 
 //@ run_partial_reduction: needs partial_reduction, next_kernel, resident
 // A thread takes LOADS vectors, BURST at a time, or more where scratch memory has no room for so many parts. 0: as many as make
 // one wave of blocks, which is faster where the join of a block is dear. `workspace` is device memory of
-// IN_PARTS_BYTES, any contents, for this launch alone. `length` is that of a row; only speed depends on it. Rows that lie
-// BESIDE each other's parts, as stripes do, are read at the same time.
-template <class Block> constexpr long PARTIAL_REDUCTION_BYTES = Block::across > 1 ? 2113536 : 278528;  // as codegen/cuda.py has them
+// PARTIAL_REDUCTION_BYTES, any contents, for this launch alone. `length` is that of a row; only speed depends on it. Rows that lie
+// BESIDE each other's parts, as column panels do, are read at the same time.
+// as kernels/rowwise/launch.py has them
+template <class Block> constexpr long PARTIAL_REDUCTION_BYTES = Block::across > 1 ? 2113536 : 278528;
 template <class Block, int BYTES> FN part_of_row part_at(char* workspace, int share, int part, int parts) {
   return {workspace + long(share) * parts * Block::across * BYTES, part, parts};
 }
@@ -157,7 +158,8 @@ int run_partial_reduction(const Body& body, long rows, long length, void* worksp
 template <int THREADS, int VECTOR, int BURST, int LOADS, int BYTES, bool BESIDE = false, class Body>
 int run_rows_partial_reduction(const Body& body, long rows, long length, void* workspace, int device, void* stream) {
   using block = team<THREADS, 1>;
-  return run_partial_reduction<block, THREADS, BESIDE, VECTOR, BURST, LOADS, BYTES>(body, rows, length, workspace, device, stream);
+  return run_partial_reduction<block, THREADS, BESIDE, VECTOR, BURST, LOADS, BYTES>(body, rows, length, workspace, device,
+      stream);
 }
 
 //@ run_column_panels_partial_reduction: needs run_partial_reduction, column_panel

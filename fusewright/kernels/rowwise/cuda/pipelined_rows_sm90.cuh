@@ -1,8 +1,8 @@
 // Few very long rows (sm_90a): the blocks of a row meet once, and while its parts travel the next row is at work.
 //
-// The surprising fact: the body runs three times for each row, and its text does not know. First what it folds is asked
-// for. Then that is folded and handed in, and nothing else is done. A row later, when all parts have long met, its
-// folds only say what they came to, and its elements are stored. A ring of shared memory keeps parts of rows meanwhile;
+// The surprising fact: the body runs three times for each row, and its text does not know. First what it reduces is asked
+// for. Then that is reduced and handed in, and nothing else is done. A row later, when all parts have long met, its
+// reductions only say what they came to, and its elements are stored. A pipeline of shared memory keeps parts of rows meanwhile;
 // the copy engine brings them and takes the results away. What is alike in every row stays in registers.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
@@ -78,7 +78,8 @@ template <int NUMBER, class T> struct register_resident_operand {
     template <class Place> FN void flush(int, const Place&) {}
   };
 };
-template <int NUMBER, class T> FN register_resident_operand<NUMBER, T> register_resident(load_operand<T, true> far) { return {far, nullptr}; }
+template <int NUMBER, class T>
+FN register_resident_operand<NUMBER, T> register_resident(load_operand<T, true> far) { return {far, nullptr}; }
 
 //@ pipelined_team: needs grid_resident_team, alone, arrivals, load_bytes, staged_row, register_resident
 FN void store_bytes(void* to, const void* from, unsigned bytes) {
@@ -249,10 +250,11 @@ FN void walk(pipelined<PASS, BLOCKS, THREADS, W, BYTES, Block>& team, fixed_span
 
 //@ run_rows_pipelined: needs pipelined_team, prepare_persistent
 // Some rows at a time, BLOCKS blocks for each, one a processor, which has parts of BYTES each. `workspace` is device
-// memory of GATHERED_BYTES, any contents, for this launch alone. A block hands in part n + 4 once it has all parts
+// memory of GRID_RESIDENT_BYTES, any contents, for this launch alone. A block hands in part n + 4 once it has all parts
 // n + 2, and whoever has handed in one of those has all parts n: so four rooms in turn are enough.
 constexpr int PIPELINE_STAGES = 3, EXCHANGE_ROOMS = 4, PIPELINED_BLOCKS = 1024;
-static_assert(grid_exchange<PIPELINED_BLOCKS>::words * EXCHANGE_ROOMS * 8 <= 278528, "what whoever allocates the workspace writes");
+static_assert(grid_exchange<PIPELINED_BLOCKS>::words * EXCHANGE_ROOMS * 8 <= 278528,
+    "what whoever allocates the workspace writes");
 template <int BLOCKS, int THREADS, int VECTOR, int BYTES, int REGISTER_RESIDENT, class Body>
 __global__ void __launch_bounds__(THREADS, 1)
     pipelined_kernel(const Body body, int rows, int shares, unsigned long* rooms) {

@@ -1,7 +1,7 @@
 // Rows that need more than a block of neighbouring threads: few long ones, and those that lie across memory.
 //
 // A `column_panel` takes ACROSS rows that are neighbours in memory: a warp then reads neighbouring elements, one of
-// each row, however far apart the elements of a row are. A `split` gives a row, or a stripe, to several blocks
+// each row, however far apart the elements of a row are. A `split` gives a row, or a column panel, to several blocks
 // that meet in global memory. The surprising fact: threads without a row leave at once. All members of a row do,
 // so nobody needs their parts, and a barrier only waits for those who stay.
 //
@@ -14,8 +14,8 @@ namespace fusewright {
 //@ column_panel: needs words
 // Member m of row r is thread m * ACROSS + r. Parts meet in shared memory in two steps, groups first.
 constexpr int PART_BYTES = 32;
-// One room for the parts of all folds of a kernel, whatever their types.
-template <int K_SCALE_BLOCK, int BYTES> FN char* shared_room() {
+// One room for the parts of all reductions of a kernel, whatever their types.
+template <int STEP, int BYTES> FN char* shared_room() {
   __shared__ __align__(16) char room[BYTES];
   return room;
 }
@@ -72,7 +72,7 @@ int run_column_panels(const Body& body, long rows, int device, void* stream) {
 #endif
 
 //@ from_exchange
-// What another block has left. Past L1, which may still hold what was there two folds ago.
+// What another block has left. Past L1, which may still hold what was there two reductions ago.
 constexpr int EXCHANGE_BYTES = 32;
 template <class T> FN T from_exchange(const T* place) {
   unsigned bits[(sizeof(T) + 3) / 4];
@@ -84,11 +84,11 @@ template <class T> FN T from_exchange(const T* place) {
 }
 
 //@ split: needs team, fixed, span, from_exchange
-// `parts` blocks on one row, or on a stripe of them. They meet in global memory, so all of them must be resident
+// `parts` blocks on one row, or on a column panel of them. They meet in global memory, so all of them must be resident
 // (the launcher sees to it). Nothing can be kept: how much of a row a thread has is known at run time only.
 struct block_exchange {
-  unsigned* arrived;  // counts up for the whole launch, so nobody has to reset it between two folds
-  char* rooms;        // [2][parts][rows of a block], MEETING_BYTES each
+  unsigned* arrived;  // counts up for the whole launch, so nobody has to reset it between two reductions
+  char* rooms;        // [2][parts][rows of a block], EXCHANGE_BYTES each
   int part, parts;
   unsigned due = 0;
   int room = 0;
@@ -168,7 +168,7 @@ template <class Block>
 constexpr long SPLIT_BYTES = SPLIT_ROWS * COUNTER_BYTES + 2L * SPLIT_BLOCKS<Block> * Block::across * EXCHANGE_BYTES;
 
 //@ run_split: needs split, resident, exchange_place
-// Some rows, or stripes of rows, at a time, each on an equal share of all blocks that fit the device. While
+// Some rows, or column panels of rows, at a time, each on an equal share of all blocks that fit the device. While
 // the rows in flight fit L2, a second pass over a row does not come from memory. The launch is cooperative, which
 // is the promise that all blocks are resident.
 template <class Block, int SIZE, int VECTOR, int BURST, class Body>
@@ -197,7 +197,8 @@ int run_split(const Body& body, long rows, void* workspace, int device, void* st
   int blocks = 0;
   int error = resident_blocks<kernel>(SIZE, SPLIT_BLOCKS<Block>, device, blocks);
   if (error) return error;
-  const long column_panels = (rows + Block::across - 1) / Block::across, wanted = column_panels < IN_FLIGHT ? column_panels : IN_FLIGHT;
+  const long column_panels = (rows + Block::across - 1) / Block::across, wanted =
+      column_panels < IN_FLIGHT ? column_panels : IN_FLIGHT;
   const int shares = wanted < blocks ? int(wanted) : blocks;
   int parts = blocks / shares;
   const auto on = static_cast<cudaStream_t>(stream);

@@ -4,7 +4,7 @@
 // of the body is the same as for a whole row, since `keep` gives it the registers of a chunk, and each scan adds what
 // the chunks before came to. Loads of one chunk wait for the carry of another only in the same block, so a processor
 // has several blocks, and so have rows that are few. Whatever else a row comes to (its sum, say) is not known in the
-// middle of it: plan.py.
+// middle of it: kernels/scan/family.py.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -242,7 +242,7 @@ int run_row_scan_lookback(const Body& body, long rows, long columns, void* works
 // memory, a word of it with the number of the next chunk. Whoever waits for it waits for a block that has begun before, and
 // with as many rows as a GPU has processors that one is mostly done. Blocks end at any time, so all processors end together.
 template <class Block> struct chained : Block {
-  static constexpr int room = 2 * MOST_SCANS * Block::across;  // of a stripe of rows, in words
+  static constexpr int room = 2 * MOST_SCANS * Block::across;  // of a column panel of rows, in words
   unsigned long* place;
   unsigned number;  // of the chunk
 };

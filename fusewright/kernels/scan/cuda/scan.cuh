@@ -105,7 +105,7 @@ template <class Scan, class T, int W, class Wide> FN void run_through(T (&vector
     vector[j] = T(through = Scan::join(through, Wide(vector[j])));
   }
 }
-// What comes before the row of a team; `total` is what the row comes to (chunks.cuh).
+// What comes before the row of a team; `total` is what the row comes to (chunked_scan.cuh).
 template <class Scan, int THREADS, int VECTOR, class Wide> FN Wide hand_on(team<THREADS, VECTOR>&, Wide) {
   return Scan::template none<Wide>();
 }

@@ -1,9 +1,9 @@
 // What every matrix product has in common, whatever the GPU: splitting float32 for the tensor cores, packing one
-// factor, and handing the result to the generated body.
+// operand, and handing the result to the generated body.
 //
 // A product  result[l][m][n] = sum over k of left[l][m][k] * right[l][n][k]  runs on float16 tensor cores and is still
-// float32: each factor is scaled by powers of two and split, x = hi + lo, both float16; lo*hi + hi*lo + hi*hi misses
-// less than one rounding of float32. One factor is split by a pass of its own, `pack`, at every call; the other in
+// float32: each operand is scaled by powers of two and split, x = hi + lo, both float16; lo*hi + hi*lo + hi*hi misses
+// less than one rounding of float32. One operand is split by a pass of its own, `pack`, at every call; the other in
 // registers on its way to the tensor cores.
 //
 // The surprising fact: tensor cores drop the bits below their accumulator instead of rounding, which ruins long sums. So a
@@ -15,7 +15,7 @@
 namespace fusewright {
 
 //@ accumulator_row: needs vectors
-// The product as an operand: one row of a box (see `finish`). Column i of the body stands at i + shift, and its 16-byte
+// The product as an operand: one row of a smem tile (see `finish`). Column i of the body stands at i + shift, and its 16-byte
 // chunk is moved by `twist`.
 struct accumulator_row {
   using value = float;
@@ -45,7 +45,7 @@ struct accumulator_row {
 };
 
 //@ columns_lane: needs words, line
-// One thread and its columns of one box row: VECTORS vectors, `step` apart, as far as they lie before `end`.
+// One thread and its columns of a row of a smem tile: VECTORS vectors, `step` apart, as far as they lie before `end`.
 struct column_place {
   int flat, first, further, slot;  // as in fixed_place
   FN int outer(int) const { return 0; }
@@ -108,7 +108,7 @@ struct absent_team : words<absent_team> {
   FN bool leads() const { return false; }
   template <class Reducer, class T> FN T join(T mine) { return mine; }
 };
-// A plain prefetch brings one sector of 32 bytes; Hopper has one for any number of them.
+// A plain prefetch brings one sector of 32 bytes; since sm_90 there is one for any number of them.
 template <class Operand> FN void prefetch_operand(const Operand&, int) {}
 template <class T> FN void prefetch_operand(const load_operand<T, true>& operand, int column) {
   const T* const from = operand.p + column;
@@ -162,26 +162,27 @@ template <int THREADS, int VECTOR> struct lanes_team : words<lanes_team<THREADS,
 };
 
 //@ finish: needs gemm_operand, accumulator_row, columns_lane, lanes_team, here
-// A box is a piece of the result in shared memory: rows of COLUMNS floats, COLUMNS at least 64, whose 16-byte chunks are
-// permuted so that neither the tensor core's fragments nor whole rows meet in a bank. A box is stored row by row (ACROSS
+// A smem tile is a piece of the result, in shared memory: rows of COLUMNS floats, COLUMNS at least 64, whose 16-byte chunks are
+// permuted so that neither the tensor core's fragments nor whole rows meet in a bank. A smem tile is stored row by row (ACROSS
 // false) or column by column (true), which is what the permutation has to suit.
 template <bool ACROSS> FN int twist_of(int row) { return ACROSS ? row & 14 : row * 2 & 14; }
 template <bool ACROSS, int COLUMNS> FN int smem_tile_place(int row, int column) {
   return row * COLUMNS + (((column >> 2) ^ twist_of<ACROSS>(row)) << 2 | (column & 3));
 }
 FN bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
-// Where a box lies: its first row among all batches' rows, its batch, its first row in the batch, its first column.
+// Where a smem tile lies: its first row among all batches' rows, its batch, its first row in the batch, its first column.
 struct smem_tile_corner {
   long row;
   long batch;
   int batch_row, column;
 };
-// An infinity or a NaN of a box is computed again as a plain sum, one by each lane of a warp: split factors make NaN of
+// An infinity or a NaN of a smem tile is computed again as a plain sum, one by each lane of a warp: split operands make NaN of
 // infinity * finite, and a large power of two can overflow where the result does not. The sum runs through k in order and
 // with fused steps, as eager's does: after an overflow the order decides between an infinity and NaN. Without one, float64
 // knows better.
 template <bool ACROSS, int COLUMNS>
-FN void fixup(float* smem_tile, int begin, int end, smem_tile_corner at, gemm_operand left, gemm_operand right, gemm_shape shape) {
+FN void fixup(float* smem_tile, int begin, int end, smem_tile_corner at, gemm_operand left, gemm_operand right,
+    gemm_shape shape) {
   const int lane = lane_here();
 #pragma unroll 1
   for (int item = begin * (COLUMNS / 32); item < end * (COLUMNS / 32); ++item) {
@@ -201,22 +202,22 @@ FN void fixup(float* smem_tile, int begin, int end, smem_tile_corner at, gemm_op
   }
   __syncwarp();
 }
-// A warp gives rows begin .. end - 1 of a box to the body. Without folds, eight lanes take a row. Two rows of a whole box
-// are in work at once: with two warps to each scheduler, nothing else hides the latency of an instruction. At the result's
-// edges a warp takes one row, element by element. A box may begin before the first column.
+// A warp gives rows begin .. end - 1 of a smem tile to the body. Without reductions, eight lanes take a row. Two rows of a
+// whole smem tile are in work at once: with two warps to each scheduler, nothing else hides the latency of an instruction. At
+// the result's edges a warp takes one row, element by element. A smem tile may begin before the first column.
 template <bool ACROSS, int COLUMNS, int VECTOR, class Body>
 FN void finish_columns(const Body& body, const float* smem_tile, int begin, int end, smem_tile_corner at, int columns) {
   const auto accumulator = [&](int row) { return accumulator_row{smem_tile + row * COLUMNS, -at.column, twist_of<ACROSS>(row)}; };
   const int lane = lane_here();
   // There are at most 16 rows: all of them, or half.
   if (__all_sync(~0u, at.column >= 0 && at.column + COLUMNS <= columns && (end - begin & 7) == 0)) {
-    constexpr int LANES = VECTOR == 1 ? 32 : 8, K_SCALE_BLOCK = 32 / LANES;
+    constexpr int LANES = VECTOR == 1 ? 32 : 8, STEP = 32 / LANES;
     const columns_range<true> mine{at.column + lane % LANES * VECTOR, LANES * VECTOR, columns};
 #pragma unroll 1
-    for (int first = begin; first < end; first += 2 * K_SCALE_BLOCK)
+    for (int first = begin; first < end; first += 2 * STEP)
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const int row = first + k * K_SCALE_BLOCK + lane / LANES;
+        const int row = first + k * STEP + lane / LANES;
         body(at.row + row, mine, columns_lane<VECTOR, COLUMNS / (LANES * VECTOR)>(), accumulator(row));
       }
   } else {
@@ -225,8 +226,8 @@ FN void finish_columns(const Body& body, const float* smem_tile, int begin, int 
     for (int row = begin; row < end; ++row) body(at.row + row, mine, columns_lane<1, COLUMNS / 32>(), accumulator(row));
   }
 }
-// With folds, the segments of a row, SEGMENT columns each, one by one. All lanes stay together, since teams shuffle: a
-// team behind the end does the last segment once more. RARE: whole boxes are no case of their own.
+// With reductions, the segments of a row, SEGMENT columns each, one by one. All lanes stay together, since teams shuffle: a
+// team behind the end does the last segment once more. RARE: whole smem tiles are no case of their own.
 template <bool ACROSS, int COLUMNS, int SEGMENT, int VECTOR, bool RARE = false, class Body>
 FN void finish_segments(const Body& body, const float* smem_tile, int begin, int end, smem_tile_corner at, int columns) {
   constexpr int VECTORS = SEGMENT / VECTOR, SHARE = VECTORS / 4, ALL = COLUMNS / SEGMENT;

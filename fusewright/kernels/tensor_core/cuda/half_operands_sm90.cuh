@@ -6,7 +6,7 @@
 namespace fusewright {
 
 //@ half_gemm_operand: needs half_t, bfloat_t, tensor_map
-// One operand of a product in memory: lines that lie `line_stride` elements apart. A line is a row, or, TURNED, holds one k
+// One operand of a product in memory: lines that lie `line_stride` elements apart. A line is a row, or, TRANSPOSED, holds one k
 // of all rows. Lines start at multiples of 16 bytes.
 template <class T, bool TRANSPOSED = false> struct half_gemm_operand {
   const T* data;
@@ -15,13 +15,13 @@ template <class T, bool TRANSPOSED = false> struct half_gemm_operand {
 template <class T> struct half_kind;
 template <> struct half_kind<half_t> { static constexpr int map_type = 6; };
 template <> struct half_kind<bfloat_t> { static constexpr int map_type = 9; };
-// How the tensor core finds 64 rows x 64 k, 8192 bytes: rows of 64 k or, TURNED, k of 64 rows, 128 bytes each; 16 k further
+// How the tensor core finds 64 rows x 64 k, 8192 bytes: rows of 64 k or, TRANSPOSED, k of 64 rows, 128 bytes each; 16 k further
 // on; and the next 64 rows, 8192 bytes on in both cases.
 template <bool TRANSPOSED> struct half_operand {
   static constexpr unsigned long step = (TRANSPOSED ? 16 * 128 : 32) >> 4, blocks = TRANSPOSED ? (8192 >> 4) - 1 : 0;
   FN static unsigned long at(unsigned address) { return descriptor(address) + (blocks << 16); }
 };
-// Rows of the wide factor may come in an order in which a lane of the tensor core's result has EIGHT neighbouring columns:
+// Rows of the wide operand may come in an order in which a lane of the tensor core's result has EIGHT neighbouring columns:
 // of each 32, number 8 j + 2 t, and the next, is 8 t + 2 j, and the next, in memory. So a box has 32 rows and five dimensions:
 // k, neighbours, t, j, batches.
 constexpr int EIGHT = 8, ORDERED_ROWS = 32;
@@ -140,8 +140,9 @@ FN void half_k_tile(float (&sums)[SLABS][quarters<WIDTH>][32], unsigned tall_row
   for (int j = 0; j < HALF_DEPTH / 16; ++j)
 #pragma unroll
     for (int s = 0; s < SLABS; ++s)
-      half_multiply<T, WIDTH>::template run<TALL_TRANSPOSED, WIDE_TRANSPOSED>(sums[s], a + j * tall::step + s * (64 * HALF_LINE >> 4),
-                                                                      b + j * wide::step, accumulate || j > 0);
+      half_multiply<T, WIDTH>::template run<TALL_TRANSPOSED, WIDE_TRANSPOSED>(sums[s],
+                                                                      a + j * tall::step + s * (64 * HALF_LINE >> 4),
+                                                                          b + j * wide::step, accumulate || j > 0);
   multiply_commit();
 }
 

@@ -1,7 +1,7 @@
 // What the lanes of a warp have of a finished tile on Hopper (sm_90a), on its way to the generated body from their registers.
 //
-// The surprising fact: a lane's neighbouring columns are a matter of the order in which the other factor's rows come into
-// shared memory. So whole vectors are stored without a trip through a box.
+// The surprising fact: a lane's neighbouring columns are a matter of the order in which the other operand's rows come into
+// shared memory. So whole vectors are stored without a trip through a smem tile.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
 #pragma once
@@ -16,7 +16,7 @@ template <class Operands> FN float2 scaled_pair(const float* from, float2 scale,
   poison = fmaf(pair.x, 0.f, fmaf(pair.y, 0.f, poison));
   return pair;
 }
-// A multiplication that stays where it is: before a loop its results would need registers, behind branches its factors.
+// A multiplication that stays where it is: before a loop its results would need registers, behind branches its operands.
 FN float times_here(float x, float y) {
   asm volatile("mul.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
   return x;
@@ -40,9 +40,9 @@ template <class Operands, int QUARTERS> FN bool undo_scales(float (&promoted)[QU
   for (int q = 0; q < QUARTERS; ++q) wrong |= poison[q] != poison[q];
   return __any_sync(~0u, wrong);
 }
-// A lane has pairs of neighbouring columns, or fours or eights where rows of the other factor stand in such an order: runs of
-// EACH. 64 columns of the master -> the lane's runs of row g, or g + 8; and those -> row `row` of its box. `scales`: scaled,
-// of the two rows.
+// A lane has pairs of neighbouring columns, or fours or eights where rows of the other operand stand in such an order: runs of
+// EACH. 64 columns of the promoted accumulator -> the lane's runs of row g, or g + 8; and those -> row `row` of its smem tile.
+// `scales`: scaled, of the two rows.
 template <class Operands, int EACH>
 FN void take_lane_columns(float (&lane_columns)[16 / EACH][EACH], const float (&promoted)[32], int half, const float* scales) {
 #pragma unroll
@@ -51,16 +51,18 @@ FN void take_lane_columns(float (&lane_columns)[16 / EACH][EACH], const float (&
     lane_columns[i / EACH][i % EACH] = Operands::scaled ? times_here(sum, scales[half]) : sum;
   }
 }
-// The same of both rows and one of the master's quarters. Registers have no index at run time, and one choice has to be the
-// last, or what is not chosen is kept alive from before the loop over k.
+// The same of both rows and one of the promoted accumulator's quarters. Registers have no index at run time, and one choice has
+// to be the last, or what is not chosen is kept alive from before the loop over k.
 template <class Operands, int I = 0, int QUARTERS, int EACH>
-FN void choose_lane_columns(int number, float (&lane_columns)[2][16 / EACH][EACH], const float (&promoted)[QUARTERS][32], const float* scales) {
+FN void choose_lane_columns(int number, float (&lane_columns)[2][16 / EACH][EACH], const float (&promoted)[QUARTERS][32],
+    const float* scales) {
   if constexpr (I + 1 < QUARTERS)
     if (number != I) return choose_lane_columns<Operands, I + 1>(number, lane_columns, promoted, scales);
   take_lane_columns<Operands>(lane_columns[0], promoted[I], 0, scales);
   take_lane_columns<Operands>(lane_columns[1], promoted[I], 1, scales);
 }
-template <int COLUMNS, int EACH> FN void put_lane_columns(float* smem_tile, const float (&lane_columns)[16 / EACH][EACH], int row, int first_column) {
+template <int COLUMNS, int EACH>
+FN void put_lane_columns(float* smem_tile, const float (&lane_columns)[16 / EACH][EACH], int row, int first_column) {
 #pragma unroll
   for (int i = 0; i < 16 / EACH; ++i)
 #pragma unroll
@@ -75,7 +77,8 @@ template <int COLUMNS, int EACH> FN void put_lane_columns(float* smem_tile, cons
 }
 
 //@ finish_rows: needs lane_columns, columns_lane, lanes_team
-// Columns, or segments of them, that are finite and whole go to the body from the registers that they are in: four lanes have a row.
+// Columns, or segments of them, that are finite and whole go to the body from the registers that they are in: four lanes have a
+// row.
 template <int EACH> struct lane_columns_row {
   using value = float;
   static constexpr int bytes = 0;
@@ -91,7 +94,8 @@ template <int EACH> struct lane_columns_row {
   };
 };
 template <int SEGMENT, int EACH, class Body>
-FN void register_epilogue(const Body& body, const float (&lane_columns)[2][16 / EACH][EACH], smem_tile_corner at, int columns, int lane) {
+FN void register_epilogue(const Body& body, const float (&lane_columns)[2][16 / EACH][EACH], smem_tile_corner at, int columns,
+    int lane) {
   if constexpr (SEGMENT == 0) {
     const columns_range<true> mine{at.column + lane % 4 * EACH, 4 * EACH, columns};
 #pragma unroll

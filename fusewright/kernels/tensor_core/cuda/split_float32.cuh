@@ -1,4 +1,4 @@
-// How one factor of a matrix product is split for the tensor cores and packed, at every call.
+// How one operand of a matrix product is split for the tensor cores and packed, at every call.
 //
 // The surprising fact: float16 is wide enough for float32. Two of them hold 22 bits, and powers of two, which cost nothing
 // to undo, bring any row into their range.
@@ -59,7 +59,7 @@ constexpr int SHORT_DEPTH = 24;
 FN float with_dropped_bits(float x) { return fmaf(x, 0x1p-24f, x); }
 
 //@ full_rows: needs with_dropped_bits
-// Sums lose such bits where both factors have more of them than one float16 holds. The largest element stands for all of a row:
+// Sums lose such bits where both operands have more of them than one float16 holds. The largest element stands for all of a row:
 // one of whole numbers, or of zeros and ones, has few bits. The inverse scale of a full row is 1.2e-7 of itself larger, which
 // its last bit is: so sums get back what they lost, and a little more.
 constexpr unsigned BEYOND_HALF = 0x1fff;
@@ -72,7 +72,7 @@ FN bool marks_full(float scale) { return __float_as_uint(scale) & 1; }
 FN float plain_scale(float scale) { return __uint_as_float(__float_as_uint(scale) & 0x7ffffffe); }
 
 //@ k_blocks: needs halves
-// A unit: 32 k of a row. In float32 it takes 128 bytes, and split just as many: 32 hi and 32 lo, in 16-byte chunks that are
+// A k block: 32 k of a row. In float32 it takes 128 bytes, and split just as many: 32 hi and 32 lo, in 16-byte chunks that are
 // permuted as the tensor core's 128-byte swizzle wants them. Within 16 k the order is that in which `ldmatrix` hands out
 // float32 rows: 0 4 1 5 2 6 3 7, then 8 12 9 13 10 14 11 15.
 constexpr int K_BLOCK = 32, K_BLOCK_BYTES = 128;
@@ -88,11 +88,12 @@ template <int LIFT = 1> FN void pack_chunk(const float (&x)[8], unsigned char* r
 }
 
 //@ pack: needs gemm_operand, k_blocks, full_rows, next_kernel, device_scope, grid, aligned
-// A packed factor: split units, [batch][unit][row][128 bytes], with rows filled up to a multiple of 64 by zeros.
+// A packed operand: split k blocks, [batch][k block][row][128 bytes], with rows filled up to a multiple of 64 by zeros.
 //
-// Behind all units stands one inverse scale per row, with a mark where the row is full. A row in which some 64 k are smaller than 2^-12 of its largest element
-// is uneven: float16 has no room for both at one scale. It gets a scale for every 64 k, undone step by step; their inverses
-// stand behind, [batch][row][step], and the row's own inverse scale is -1: nothing is left to undo, and the sign tells.
+// Behind all k blocks stands one inverse scale per row, with a mark where the row is full. A row in which some 64 k are smaller
+// than 2^-12 of its largest element is uneven: float16 has no room for both at one scale. It gets a scale for every 64 k,
+// undone block by block; their inverses stand behind, [batch][row][scale block], and the row's own inverse scale is -1: nothing
+// is left to undo, and the sign tells.
 constexpr int K_SCALE_BLOCK = 64, PACK_THREADS = 256;
 constexpr float UNEVEN = 1.f / 4096;
 struct packed {
@@ -113,7 +114,7 @@ struct packed {
   FN float* scale_block(long batch, int row, int number) const {
     return scale_blocks + first_inverse(batch, row) * depth_scale_blocks + number;
   }
-  // What a sum over one step has to be multiplied by, before the row's inverse scale.
+  // What a sum over one scale block has to be multiplied by, before the row's inverse scale.
   FN float undo_scale_block(long batch, int row, int number) const {
     return __ldg(inverse + first_inverse(batch, row)) < 0 ? __ldg(scale_block(batch, row, number)) : 1.f;
   }
@@ -121,7 +122,7 @@ struct packed {
 FN void set_zeros(const packed& to, int threads) {
   for (int i = threadIdx.x; block_index() == 0 && i < to.zeroes; i += threads) to.zeroed[i] = 0;
 }
-// The largest size in a row, and the largest size in its smallest step that is not all zeros.
+// The largest size in a row, and the largest size in its smallest scale block that is not all zeros.
 struct row_sizes {
   float most = 0, least = 3.4e38f;
   FN void add_scale_block(float size) {
@@ -194,10 +195,10 @@ __global__ void __launch_bounds__(PACK_THREADS) pack_rows(const gemm_operand fro
     if (k < end) pack_chunk(x, to.k_block(batch, k / K_BLOCK, row), row, k % K_BLOCK / 8);
   }
 }
-// A block packs 32 neighbouring rows of a factor whose rows are neighbours in memory, a row for each lane. A warp takes STEP k
-// of them at a time, and has those it read last still in its registers when it begins to write. There are no more `warps`
-// than that takes, so a processor has as many loads in flight where rows are short. A unit of all rows goes through shared
-// memory, so that whole lines are stored.
+// A block packs 32 neighbouring rows of an operand whose rows are neighbours in memory, a row for each lane. A warp takes
+// K_SCALE_BLOCK k of them at a time, and has those it read last still in its registers when it begins to write. There are no
+// more `warps` than that takes, so a processor has as many loads in flight where rows are short. A k block of all rows goes
+// through shared memory, so that whole lines are stored.
 constexpr int COLUMN_WARPS = 8, COLUMN_ROWS = 32;
 __global__ void __launch_bounds__(COLUMN_WARPS * 32)
     pack_columns(const gemm_operand from, int rows, int depth, packed to, int warps) {
@@ -266,10 +267,11 @@ __global__ void __launch_bounds__(COLUMN_WARPS * 32)
 #ifndef __CUDACC_RTC__
 constexpr int PACK_ROWS = 64, FEW_K = 256, MANY_ROWS = 4096;  // short rows have a warp each
 // Where the packed form lies in `workspace`, with room for batches * (rows filled up) times
-// depth_units * 128 + 4 + depth_steps * 4 bytes.
+// depth_k_blocks * 128 + 4 + depth_scale_blocks * 4 bytes.
 inline packed packed_in(void* workspace, const gemm_operand& from, long batches, int rows, int depth) {
   packed to{static_cast<unsigned char*>(workspace), nullptr, nullptr, from.batch_stride == 0 ? 1 : batches,
-            (rows + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS, (depth + K_BLOCK - 1) / K_BLOCK, (depth + K_SCALE_BLOCK - 1) / K_SCALE_BLOCK, nullptr, 0};
+            (rows + PACK_ROWS - 1) / PACK_ROWS * PACK_ROWS, (depth + K_BLOCK - 1) / K_BLOCK,
+                (depth + K_SCALE_BLOCK - 1) / K_SCALE_BLOCK, nullptr, 0};
   to.inverse = reinterpret_cast<float*>(to.k_blocks + to.batches * to.depth_k_blocks * to.rows * K_BLOCK_BYTES);
   to.scale_blocks = to.inverse + to.batches * to.rows;
   return to;

@@ -9,7 +9,7 @@
 namespace fusewright {
 
 //@ add_partials: needs tile_order, barriers, here
-// One thing that a block has to do: some chunks of a tile. `shared`: its number among all parts, or negative.
+// One thing that a block has to do: some k tiles of a tile. `shared`: its number among all parts, or negative.
 struct piece {
   int tile, first, k_tiles, shared;
 };
@@ -54,13 +54,13 @@ template <int WIDTH, int GROUPS = 2> FN bool add_partials(float (&promoted)[quar
 }
 
 //@ split_k: needs add_partials
-// The first `whole` tiles have a block each. The others have `count` parts of `k_tiles` chunks of 64 k. `pieces`: of both.
+// The first `whole` tiles have a block each. The others have `count` parts of `k_tiles` k tiles of 64 k. `pieces`: of both.
 struct split_k_plan {
   int whole, count, k_tiles, pieces;
   float* sums;
   unsigned* arrived;  // by tile with parts and consumer group, zeroed while packing
 };
-// A part has at least LEAST chunks, whatever there are: all stages, so that nobody can be two pieces ahead.
+// A part has at least LEAST k tiles, whatever there are: all stages, so that nobody can be two pieces ahead.
 template <bool SPLIT_K, int LEAST> FN piece piece_at(int number, int depth_k_tiles, const split_k_plan& split_k) {
   const int shared = number - split_k.whole;
   if (!SPLIT_K || shared < 0) return {number, 0, depth_k_tiles < LEAST ? LEAST : depth_k_tiles, -1};
@@ -75,7 +75,7 @@ template <int GROUPS> FN tile_partials partials_of(const split_k_plan& split_k, 
 
 //@ plan_split_k: needs split_k
 #ifndef __CUDACC_RTC__
-// How the k of the last wave's tiles is shared, by what the pieces and the adding cost, in tenths of a chunk. There is room
+// How the k of the last wave's tiles is shared, by what the pieces and the adding cost, in tenths of a k tile. There is room
 // for the sums of ROOM parts, and behind them for a count of each and each group.
 constexpr int LEAST_K_TILES = 4, ADDING = 30, ADDING_PARTIAL = 6;
 template <int ROWS, int WIDTH, int ROOM> split_k_plan plan_split_k(int tiles, int depth_k_tiles, int blocks, float* sums) {
@@ -93,21 +93,22 @@ template <int ROWS, int WIDTH, int ROOM> split_k_plan plan_split_k(int tiles, in
 #endif
 
 //@ stream_k: needs add_partials, cluster, next_kernel
-// The same for clusters, whose tiles come in couples. All chunks of the last wave's couples in a row are cut into ranges of
-// equal length, one for each cluster, wherever a couple ends: a range may be the end of one and the beginning of the next.
+// The same for clusters, whose tiles come in pairs. All k tiles of the last wave's pairs in a row are cut into ranges of
+// equal length, one for each cluster, wherever a pair ends: a range may be the end of one and the beginning of the next.
 struct stream_k_plan {
-  int whole, rest, depth_k_tiles, pieces;   // couples with a cluster each, and others; chunks of each
+  int whole, rest, depth_k_tiles, pieces;   // pairs with a cluster each, and others; k tiles of each
   int length, count, again, slots;  // of a range; ranges; clusters at work; room for the parts of a block's tiles
   float* sums;
   unsigned* arrived;
 };
-// Its second couple, if it has one, is a piece that comes `again` numbers later. No chunks: nothing to do.
+// Its second pair, if it has one, is a piece that comes `again` numbers later. No k tiles: nothing to do.
 template <bool STREAM_K> FN piece piece_at(int number, const stream_k_plan& r) {
   int range = number - r.whole;
   if (!STREAM_K || range < 0) return {number, 0, r.depth_k_tiles, -1};
   const bool second = range >= r.again;
   if (second) range -= r.again;
-  const int begin = range * r.length, tile = begin / r.depth_k_tiles + second, first = second ? 0 : begin - tile * r.depth_k_tiles;
+  const int begin = range * r.length, tile = begin / r.depth_k_tiles + second, first =
+      second ? 0 : begin - tile * r.depth_k_tiles;
   const int end = begin + r.length - tile * r.depth_k_tiles, last = end < r.depth_k_tiles ? end : r.depth_k_tiles;
   const bool none = range >= r.count || tile >= r.rest;
   return {r.whole + tile, first, none ? 0 : last - first, range + tile};
@@ -124,8 +125,8 @@ __global__ void zero_counts(unsigned* arrived, int count) {
 
 //@ plan_stream_k: needs stream_k
 #ifndef __CUDACC_RTC__
-// How long the ranges are, by what they and the adding cost, in tenths of a chunk: ADDING, with a kernel for the counts, and
-// ADDING_PART for each part of a tile. There is room for the sums of ROOM parts, and behind them for two counts of each.
+// How long the ranges are, by what they and the adding cost, in tenths of a k tile: ADDING, with a kernel for the counts, and
+// ADDING_PARTIAL for each part of a tile. There is room for the sums of ROOM parts, and behind them for two counts of each.
 constexpr int LEAST_RANGE = 4;
 template <int WIDTH, int ROOM, int ADDING, int ADDING_PARTIAL>
 stream_k_plan plan_stream_k(int cluster_tiles, int depth_k_tiles, int clusters, float* sums) {

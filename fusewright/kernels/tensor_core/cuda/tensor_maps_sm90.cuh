@@ -60,7 +60,7 @@ inline int map_boxes(tensor_map& map, const mapped& from, int box_lines) {
   const unsigned box[3] = {128u / from.element_bytes, unsigned(box_lines), 1};
   return encode_map(map, from.type, 3, from.data, sizes, strides, box, sizes[0] * sizes[1] * sizes[2] * from.element_bytes);
 }
-// Boxes of 32 k x some rows of a float32 factor.
+// Boxes of 32 k x some rows of a float32 operand.
 inline int map_operand(tensor_map& map, const gemm_operand& from, long batches, long rows, long depth, int box_rows = 128) {
   return map_boxes(map, {7, 4, from.data, from.batch_stride * 4, from.row_stride * 4, batches, rows, depth}, box_rows);
 }
@@ -173,8 +173,8 @@ inline int map_image(tensor_map& map, const mapped_image& from, int box_channels
   }
   sizes[rank - 1] = from.images;
   const int swizzle = box_channels == 16 ? 1 : box_channels == 32 ? 2 : 3;
-  const int error = encode(&map, from.type, rank, from.data, sizes, strides, from.lower, from.upper, box_channels, box_pixels, steps,
-                           0, swizzle, 3, 0);
+  const int error = encode(&map, from.type, rank, from.data, sizes, strides, from.lower, from.upper, box_channels, box_pixels,
+                           steps, 0, swizzle, 3, 0);
   return error ? cudaErrorInvalidValue : cudaSuccess;
 }
 #endif

@@ -1,4 +1,4 @@
-// A tile of a product on Ampere (sm_80), whatever its factors are: its instructions, where it lies, how its units come by
+// A tile of a product on Ampere (sm_80), whatever its operands are: its instructions, where it lies, how its k blocks come by
 // in shared memory, and how the tensor core's fragments of it reach the generated body.
 //
 // The surprising fact: no register is free. A warp's 32 x 64 sums, twice, and the fragments of one step fill all 255, so
@@ -16,7 +16,7 @@ FN unsigned split_halves(int lane) { return lane % 16 * K_BLOCK_BYTES + ((lane /
 FN unsigned wide_halves(int lane) { return (lane % 8 + lane / 16 * 8) * K_BLOCK_BYTES + ((lane / 8 % 2 ^ lane % 8) << 4); }
 
 //@ fragments: needs halves, k_blocks, mma_sync
-// 16 rows and 32 k of the split factor, as mma.sync wants them: hi and lo of two groups of 16 k.
+// 16 rows and 32 k of the split operand, as mma.sync wants them: hi and lo of two groups of 16 k.
 struct fragments {
   unsigned hi[2][4], lo[2][4];
   float undo[2];  // the inverse scale of rows lane / 4 and lane / 4 + 8
@@ -71,7 +71,7 @@ template <int WIDTH> FN void empty_into(part_of_tile<WIDTH>& total, part_of_tile
 }
 
 //@ stream_k_blocks: needs copies
-// All units of a tile come by, a few of them on their way all the time: work(number, where it lies in shared memory).
+// All k blocks of a tile come by, a few of them on their way all the time: work(number, where it lies in shared memory).
 template <class Tile, class Copier, class Work>
 FN void stream_k_blocks(const Copier& copies, int k_blocks, unsigned stages, const Work& work) {
 #pragma unroll
@@ -95,21 +95,21 @@ FN void stream_k_blocks(const Copier& copies, int k_blocks, unsigned stages, con
 }
 
 //@ register_epilogue
-// Whether a body takes columns from registers: here, all tiles leave through boxes.
+// Whether a body takes columns from registers: here, all tiles leave through smem tiles.
 template <class Body> constexpr bool has_register_epilogue = false;
 
 //@ tile_out: needs part_of_tile, finish, anew
-// The tile as boxes in shared memory. Turned, the packed factor's rows are the result's, and its columns the split one's.
+// The tile as smem tiles. SWAPPED: the packed operand's rows are the result's, and its columns the split one's.
 template <class Tile, bool SWAPPED, int SEGMENT> struct smem_tiles {
   static constexpr int split_rows = Tile::split_rows, WIDTH = Tile::width, slabs = Tile::warp_rows / 16;
   static constexpr int columns = SEGMENT > 64 ? SEGMENT : SWAPPED || WIDTH % 128 ? 64 : 128;
   static constexpr int rows = SWAPPED ? WIDTH : split_rows, count = (SWAPPED ? split_rows : WIDTH) / columns;
-  // A warp finishes 16 rows of a box at a time, or fewer if there would not be enough for all warps.
+  // A warp finishes 16 rows of a smem tile at a time, or fewer if there would not be enough for all warps.
   static constexpr int share = rows / 16 * count < GEMM_WARPS ? rows / GEMM_WARPS : 16;
   static constexpr int items = rows / share * count;
   static_assert(count * columns == (SWAPPED ? split_rows : WIDTH), "a segment lies in one box");
   static_assert(split_rows * WIDTH * 4 <= Tile::shared_bytes, "the boxes take the place of the stages");
-  // Row and column as the factors have them; the column is even. True if one of the two values is not finite.
+  // Row and column as the operands have them; the column is even. True if one of the two values is not finite.
   static FN bool put(float* all, int row, int column, float first, float second) {
     if constexpr (SWAPPED) {
       float* const smem_tile = all + row / columns * (rows * columns);
@@ -143,7 +143,7 @@ template <class Tile, bool SWAPPED, int SEGMENT> struct smem_tiles {
     return wrong;
   }
 };
-// All warps' parts go through boxes in shared memory, in the place of the stages, to the body. What is not finite is only
+// All warps' parts go through smem tiles, in the place of the stages, to the body. What is not finite is only
 // computed again if some thread finds it `needs_fixup`.
 template <class Tile, bool SWAPPED, int SEGMENT, int VECTOR, class Body, class Scale, class GemmOperand>
 FN void tile_out(const Body& body, const part_of<Tile>& part, const Scale& scale_of, int inside, tiles::place at,

@@ -1,7 +1,7 @@
-// A tile of a product on Hopper (sm_90a), whatever its factors are: where it lies, and how the tensor core's fragments of
-// it reach the generated body, box by box.
+// A tile of a product on Hopper (sm_90a), whatever its operands are: where it lies, and how the tensor core's fragments of
+// it reach the generated body, one smem tile at a time.
 //
-// The surprising fact: a box that is written and read through shared memory beats storing fragments straight away by a
+// The surprising fact: a smem tile that is written and read through shared memory beats storing fragments straight away by a
 // fifth where there are few k, since a fragment's store touches eight lines.
 //
 // Text outside `//@ name` sections only serves a compilation of this file alone.
@@ -27,7 +27,7 @@ struct tiles {
 };
 
 //@ tiles_of: needs tile_order
-// The tiles that are multiplied for a body: all of them, unless it says that a mask throws some away (band_sm90.cuh).
+// The tiles that are multiplied for a body: all of them, unless it says that a mask throws some away (triangular_tiles_sm90.cuh).
 template <class Body, class = void> struct tiles_of : tiles {
   static constexpr bool blanks = false;
 #ifndef __CUDACC_RTC__
@@ -37,9 +37,9 @@ template <class Body, class = void> struct tiles_of : tiles {
 };
 
 //@ fill_smem_tile: needs finish, tile_order, lane_columns
-// A warp's fragments of the result -> its box. Lane g * 4 + t holds rows g and g + 8, columns 8 j + 2 t and the next.
-// If one factor was split, each row of the packed one still wants its inverse scale; if any was, what is not finite may be
-// wrong: true then. Marked factors say themselves whether that can be. Scaled ones want a power of two for each row.
+// A warp's fragments of the result -> its smem tile. Lane g * 4 + t holds rows g and g + 8, columns 8 j + 2 t and the next.
+// If one operand was split, each row of the packed one still wants its inverse scale; if any was, what is not finite may be
+// wrong: true then. Marked operands say themselves whether that can be. Scaled ones want a power of two for each row.
 // `first_warp`: of the consumers. `each`: how many neighbouring columns a lane has. `most`: columns that are worked on at once.
 template <int ROWS = TILE_ROWS> struct split_operands {
   static constexpr bool split = true, packed = true, marked = false, scaled = false;
@@ -90,7 +90,7 @@ FN bool fill_rows(float* smem_tile, const float (&promoted)[quarters<WIDTH>][32]
   }
   return poison != poison;
 }
-// The same, turned: the fragment's columns are the box's rows, and four warps share a box of 64 x 64.
+// The same, transposed: the fragment's columns are the smem tile's rows, and four warps share a smem tile of 64 x 64.
 template <class Operands>
 FN bool fill_columns(float* smem_tile, const float (&promoted)[32], int warp, const float* scales) {
   const int lane = lane_here(), g = lane / 4, t = lane % 4;
@@ -110,7 +110,7 @@ FN bool fill_columns(float* smem_tile, const float (&promoted)[32], int warp, co
 }
 
 //@ register_epilogue: needs finish, finish_rows, tile_order
-// One row of a whole tile, pairs of columns from the registers that they are in, times `scale`. TURNED: a lane that is `rotated`
+// One row of a whole tile, pairs of columns from the registers that they are in, times `scale`. ROTATED: a lane that is `rotated`
 // has the next 8 columns' pair in the place of each, and the tile's first as its last.
 template <int WIDTH, bool ROTATED> struct tile_row {
   using value = float;
@@ -150,7 +150,8 @@ template <int WIDTH, bool ROTATED> struct tile_row {
 // A tile that is finite and whole: the body reads what a row needs once for all its columns. Where rows do not begin with a
 // sector of 32 bytes, lanes are turned so that four of them still store a whole one: halves take up to twice as long.
 template <int WIDTH, bool ROTATED, class Body>
-FN void finish_tile(const Body& body, const float (&promoted)[quarters<WIDTH>][32], smem_tile_corner at, int columns, const float* scales) {
+FN void finish_tile(const Body& body, const float (&promoted)[quarters<WIDTH>][32], smem_tile_corner at, int columns,
+    const float* scales) {
   const int lane = lane_here();
   int piece = 0;
 #pragma unroll
@@ -162,14 +163,14 @@ FN void finish_tile(const Body& body, const float (&promoted)[quarters<WIDTH>][3
     body(row, mine, columns_lane<2, PIECE<WIDTH> / 8>(), tile_row<WIDTH, ROTATED>{promoted, half, scales[half], rotated, piece});
   }
 }
-// Whether a body takes runs; its own `finish` may want boxes.
+// Whether a body takes columns from registers; its own `finish` may want smem tiles.
 template <class Body> constexpr bool has_register_epilogue = true;
 
 //@ tile_out: needs tile_order, barriers, fill_smem_tile, prefetch, register_epilogue
-// A box holds whole segments. Those that are no power of two are all in one tile, and its columns in one box.
+// A smem tile holds whole segments. Those that are no power of two are all in one tile, and its columns in one smem tile.
 template <int SEGMENT, int WIDTH>
 constexpr int smem_tile_columns = (SEGMENT & (SEGMENT - 1)) == 0 ? (SEGMENT > 64 ? SEGMENT : 64) : WIDTH > 128 ? 256 : WIDTH;
-// Where a box of a tile lies; and whether more of it lies elsewhere, where `at` goes on (convolution_joined_sm90.cuh).
+// Where a smem tile of a tile lies; and whether more of it lies elsewhere, where `at` goes on (multi_image_tiles_sm90.cuh).
 template <class Operands>
 FN smem_tile_corner corner_of(const Operands&, const gemm_shape& shape, tiles::place tile, int top, int column) {
   return {long(tile.batch) * shape.rows + top, tile.batch, top, column};
@@ -191,14 +192,15 @@ template <class Body, class Operands> struct consumer {
     const int row = (SWAPPED ? across + slab % 4 * 16 : along) + lane / 2;
     const int column = (SWAPPED ? along - slab % 4 * 16 : across) + lane % 2 * PREFETCH_COLUMNS;
     const smem_tile_corner at = corner_of(operands, shape, tile, row, column);
-    if (row < shape.rows && at.column + PREFETCH_COLUMNS <= shape.columns) prefetch<SEGMENT>(body, at.row, at.column, shape.columns);
+    if (row < shape.rows && at.column + PREFETCH_COLUMNS <= shape.columns) prefetch<SEGMENT>(body, at.row, at.column,
+        shape.columns);
   }
-  // Where columns end that the tile's box `number` has: only the last one may have 32.
+  // Where columns end that the tile's smem tile `number` has: only the last one may have 32.
   template <int WIDTH> FN int end_of(int number, smem_tile_corner at) const {
     return WIDTH % 64 && number == WIDTH / 64 ? min(shape.columns, max(at.column + 32, 0)) : shape.columns;
   }
-  // The finished tile of 64 rows (of the split factor) x WIDTH goes to the body, 64 columns of a warp's rows at a time:
-  // through no box, but at edges and where something is not finite.
+  // The finished tile of 64 rows (of the split operand) x WIDTH goes to the body, 64 columns of a warp's rows at a time:
+  // through no smem tile, but at edges and where something is not finite.
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void registers_out(const float (&promoted)[quarters<WIDTH>][32], tiles::place tile, const float* scales, bool wrong) const {
     constexpr int EACH = Operands::each;
@@ -243,7 +245,7 @@ template <class Body, class Operands> struct consumer {
       } while (goes_on<64>(operands, shape, at));
     }
   }
-  // The same box by box.
+  // The same one smem tile at a time.
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void rows_out(float (&promoted)[quarters<WIDTH>][32], tiles::place tile, const float* scales) const {
     bool wrong = false;
@@ -276,7 +278,7 @@ template <class Body, class Operands> struct consumer {
       } while (goes_on<COLUMNS>(operands, shape, at));
     }
   }
-  // The same where the split factor is `right`: a tile is 64 columns x WIDTH rows of the result.
+  // The same where the split operand is `right`: a tile is 64 columns x WIDTH rows of the result.
   template <int WIDTH, int SEGMENT, int VECTOR>
   FN void columns_out(const float (&promoted)[quarters<WIDTH>][32], tiles::place tile, const float* scales) const {
     const int group = (warp_here() - Operands::first_warp) / 4, warp = warp_here() % 4;
