@@ -567,7 +567,7 @@ template <class T> struct sum_of {
   FN void merge(const sum_of& o) { total += o.total; }
   FN T result() const { return T(total); }
 };
-// So little is done for each element that it shows how often a buffer is begun [m: cpu-0012].
+// So little is done for each element that it shows how often a buffer is begun.
 template <class T> constexpr long buffer_elements<sum_of<T>> = 2 * BUFFER_ELEMENTS;
 
 //@ prod: needs reduce, sum

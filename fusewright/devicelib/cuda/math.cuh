@@ -1,7 +1,7 @@
 // Scalar functions for generated CUDA kernels: torch's names and torch's meaning.
 //
 // The surprising fact: CUDA's fmaxf and fminf drop a NaN, while torch.maximum, relu and the reductions must keep
-// it. `max.NaN.f32` does that in one instruction (sm_80 and later), so `maximum` is not `fmax`.
+// it. `max.NaN.f32` does that in one instruction, so `maximum` is not `fmax`.
 // Do not compile with -use_fast_math: its exp, log, tanh and division are further from float64 than PyTorch's.
 // Compile with -fmad=false: a value that a model computes once has one value here, wherever it is computed again, so only
 // what says `fma` rounds once.

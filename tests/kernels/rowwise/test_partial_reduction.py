@@ -21,7 +21,7 @@ from tests.support.cuda_compilers import compile_text
 from tests.support.emulator.warps import library_of
 
 # Rows of 70,004 (whole vectors) and 70,001, sheets of 5 x 14,003 and 5 x 14,004, and rows across
-# memory, of which stripes of 32 are not whole.
+# memory, of which column panels of 32 are not whole.
 ROWS, ODD, PLANES, EVEN, ACROSS = (
     (3, 70_004),
     (3, 70_001),
@@ -79,7 +79,7 @@ def test_threads_compute_them(tmp_path: Path) -> None:
     assert len(made.kernels) == len(CASES)
     for body, _, _ in made.kernels:
         entry = text.split(f"run_{body.name}(")[1].split('extern "C"')[0]
-        assert re.search(r"run_(rows|stripes)_in_parts<", entry)
+        assert re.search(r"run_(rows|column_panels)_partial_reduction<", entry)
         (k,) = (number[id(p.node)] for p in body.pointers if id(p.node) in number)
         scratch = torch.full((2_113_536,), 0xFF, dtype=torch.uint8)
         pointers = [ctypes.c_void_p(t.data_ptr()) for t in (given[k], found[k], scratch)]

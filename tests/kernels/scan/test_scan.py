@@ -473,10 +473,10 @@ def test_chunks_stay_in_registers(arch: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "size", "launch"),
     [
-        ("x.cumsum(1)", (64, 16_388), "row_chunks_chained<512, 4, 32>"),
-        ("x.flip(1).cumsum(1).flip(1) - x", (64, 16_385), "row_chunks_chained<512, 1, 8, true>"),
-        ("(x.cumsum(1) * 0.5).cumsum(1)", (64, 16_388), "row_chunks_chained<512, 4, 8>"),
-        ("x.cumsum(0)", (1030, 2048), "stripe_chunks_chained<16, 32, 16>"),
+        ("x.cumsum(1)", (64, 16_388), "row_scan_chained<512, 4, 32>"),
+        ("x.flip(1).cumsum(1).flip(1) - x", (64, 16_385), "row_scan_chained<512, 1, 8, true>"),
+        ("(x.cumsum(1) * 0.5).cumsum(1)", (64, 16_388), "row_scan_chained<512, 4, 8>"),
+        ("x.cumsum(0)", (1030, 2048), "panel_scan_chained<16, 32, 16>"),
         ("x.flip(0).cumsum(0).flip(0) - x", (514, 2048), "<16, 32, 8, true>"),
     ],
 )

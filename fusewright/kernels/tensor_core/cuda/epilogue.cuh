@@ -108,7 +108,7 @@ struct absent_team : words<absent_team> {
   FN bool leads() const { return false; }
   template <class Reducer, class T> FN T join(T mine) { return mine; }
 };
-// A plain prefetch brings one sector of 32 bytes; since sm_90 there is one for any number of them.
+// A plain prefetch brings one sector of 32 bytes; newer GPUs have one for any number of them.
 template <class Operand> FN void prefetch_operand(const Operand&, int) {}
 template <class T> FN void prefetch_operand(const load_operand<T, true>& operand, int column) {
   const T* const from = operand.p + column;
