@@ -103,6 +103,18 @@ def test_a_convolution_packs_its_image_and_its_weights(dtype: torch.dtype, passe
     check(made, found)
 
 
+@pytest.mark.parametrize("channels", [64, 24])
+def test_channels_last_of_16_bits_are_packed_where_chunks_are_not_whole(channels: int) -> None:
+    """24 channels come as 32, so both are packed; else weights alone, which lie otherwise."""
+    layer = nn.Sequential(nn.Conv2d(channels, 64, 3, padding=1), nn.ReLU()).bfloat16()
+    x = torch.empty(16, channels, 56, 56, dtype=torch.bfloat16)
+    made = compiled(layer, x.to(memory_format=torch.channels_last))
+    found = of_conv(only(made)[1].kernel.anchor)
+    packed, whole = (HALF, True, 3), ("direct", True, 1)
+    assert forms(found) == [whole if channels == 64 else packed, packed]
+    check(made, found)
+
+
 def test_attention_packs_keys_and_values() -> None:
     q, k, v = (torch.empty(4, 8, 1024, 64) for _ in range(3))
     made = compiled(Attention(), q, k, v, torch.empty(1024, 1024))

@@ -11,8 +11,8 @@ def prologue(n: Node) -> Prologue:
     """How a convolution's kernel is fed; the same for all of its tiles."""
     g = geometry(n)
     last = g.last and g.cells is None
-    whole = last and g.halves  # tensor maps read both where they lie
     form: OperandForm = "packed hi+lo" if g.parts > 1 else "packed half"
-    tensors = sources(n) if last else n.args
-    plans = [OperandPlan(t, "direct" if whole else form, aligned=whole) for t in tensors]
+    both = zip(sources(n), g.packs, strict=True) if last else ((t, True) for t in n.args)
+    aligned = last and g.halves  # tensor maps may read both where they lie
+    plans = [OperandPlan(t, form if packs else "direct", aligned) for t, packs in both]
     return Prologue(tuple(plans), g.packed_bytes or None)
