@@ -71,7 +71,7 @@ class OnlineSoftmax:
 class RowPlan:
     """What happens along one row: which members vary along it, the passes, what is kept, the
     sums that have no pass of their own, the divisions by one number for the whole row, and reads
-    (as the argument of a member) that come before the first pass: kept from pass -1 on."""
+    (as the argument of a member) that come before the first pass."""
 
     element: frozenset[int]
     level: Mapping[int, int]

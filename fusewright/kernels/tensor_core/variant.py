@@ -18,8 +18,8 @@ from fusewright.targets.arch import Arch, KernelName
 
 SPLIT_ROWS = 128  # of a tile, of the factor that is not its width
 K_SCALE_BLOCK = 64  # k that are scaled together: kernels/tensor_core/cuda/split_float32.cuh
-# Width of a tile -> TFLOP/s with wgmma on an H200; only the ratios matter. 192 lies between its
-# neighbours.
+# Width of a tile -> TFLOP/s with wgmma on an H200; only the ratios matter. 128 and 256 are as far
+# apart as runs were [m: gemm-0001, gemm-0044]; 192 lies between, and 64 is a prediction.
 TILE_RATE = {64: 159, 128: 207, 192: 235, 256: 250}
 WIDTHS = tuple(TILE_RATE)
 # The same with mma.sync, for as many elements of a tile [m: gemm-0008, gemm-0009, gemm-0010,
