@@ -223,7 +223,7 @@ def test_the_struct_reads_each_operand_where_it_lies() -> None:
     inputs = FITS["causal by numbers"][1]
     _, after, _ = graphs(whole("causal by numbers"), inputs)
     assert function(found(after)[0], "softmax").splitlines() == [
-        "struct softmax_scores {",
+        "struct softmax_score_mod {",
         "  const bool* s0;  long batch;",
         "  FN float operator()(long matrix, int row, int key, float score) const {",
         "    const float v0 = score;",
@@ -302,7 +302,7 @@ def cpp_text(n: Node, number: int) -> str:
 {made}
 extern "C" void scores_{number}(const float* given, float* out{declared}, long batch,
     long matrices, int rows, int columns) {{
-  const f_scores f{{{", ".join([*pointers, "batch"])}}};
+  const f_score_mod f{{{", ".join([*pointers, "batch"])}}};
   for (long m = 0; m < matrices; ++m)
     for (int r = 0; r < rows; ++r)
       for (int c = 0; c < columns; ++c, ++given, ++out) *out = f(m, r, c, *given);

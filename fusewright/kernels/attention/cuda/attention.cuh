@@ -326,7 +326,7 @@ FN int run_attention(const Body&, const ScoreMod&, gemm_operand, gemm_operand, g
 inline long aligned_bytes(long bytes) { return (bytes + 255) / 256 * 256; }
 // Units, scales, and four bytes for each row that nobody needs here, but that `packed_in` counts.
 inline long planes_bytes(const planes& p) {
-  return p.batches * p.rows * (long(p.k_blocks) * K_BLOCK_BYTES + p.steps * 4 + 4);
+  return p.batches * p.rows * (long(p.k_blocks) * K_BLOCK_BYTES + p.scale_blocks * 4 + 4);
 }
 inline int pack_in(void* workspace, const gemm_operand& from, long batches, long rows, long depth, bool masked, planes& to,
                    cudaStream_t stream) {
@@ -335,7 +335,7 @@ inline int pack_in(void* workspace, const gemm_operand& from, long batches, long
         int((depth + PLANE_SCALE_BLOCK - 1) / PLANE_SCALE_BLOCK)};
   to.scales = reinterpret_cast<float*>(to.data + to.batches * to.k_blocks * to.rows * K_BLOCK_BYTES);
   const bool vectors = from.row_stride % 4 == 0 && from.batch_stride % 4 == 0 && aligned<4>(from.data);
-  const long blocks = to.batches * to.steps * (to.rows / ROWS_AT_ONCE);
+  const long blocks = to.batches * to.scale_blocks * (to.rows / ROWS_AT_ONCE);
   pack_planes<<<grid_of(blocks), PLANE_THREADS, 0, stream>>>(from, int(rows), int(depth), to, vectors, masked);
   return cudaGetLastError();
 }
