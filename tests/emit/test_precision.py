@@ -29,7 +29,7 @@ def test_products_are_wrapped_only_for_ieee(target: str) -> None:
     ours = target == "sm_90a"
     ieee = _emitted("ieee", target)
     assert (CALL in ieee) is not ours
-    assert ("library products run in full float32" in ieee) is not ours
+    assert ("library contractions run in full float32" in ieee) is not ours
     assert ("its conv as ieee" in ieee) is ours
     eager = _emitted("eager", target)
     assert "_fusewright_ieee" not in eager

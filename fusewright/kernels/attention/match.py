@@ -133,7 +133,7 @@ def _whole_rows(n: Node) -> bool:
 
 
 def _matmuls(x: Node) -> list[Node]:
-    """The library products below `x` that have its elements, the last one first."""
+    """The library matmuls below `x` that have its elements, the last one first."""
     some = (n for n in reversed(toposort([x])) if n.called in FORMS)
     return [n for n in some if n.shape[-2:] == x.shape[-2:] and numel(n.shape) == numel(x.shape)]
 

@@ -15,7 +15,7 @@ pixels x channels, and images and weights of 16 bits are read where they lie if 
 few channels, or of far strides, pixels of a cell become channels (`space_to_depth.py`).
 
 Of float32 there are two classes: operands rounded as TF32 rounds them, where PyTorch does so, too;
-and full float32, from two float16 parts of each operand, everywhere else.
+and full float32, from two float16 terms of each operand, everywhere else.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Operand:
 
 
 def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -> Graph:
-    """Rewrite the library products for which `target` has a kernel.
+    """Rewrite the library matmuls for which `target` has a kernel.
 
     rules: of `optimize --rules`; factors are not copied where these forbid scratch memory.
     """

@@ -33,7 +33,7 @@ class StreamK:
 
 DepthSplit = NoSplit | SplitK | StreamK
 NO_SPLIT = NoSplit()
-# The factor that has `width` rows in a tile is written as float16 parts first; none is, both are
+# The factor that has `width` rows in a tile is written as float16 terms first; none is, both are
 # split on their way to the tensor cores; or both have 16 bits.
 Packing = Literal["packed", "unpacked", "half"]
 
