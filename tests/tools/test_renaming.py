@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -47,20 +48,26 @@ def renaming() -> ModuleType:
     return module
 
 
+def whole(found: Any) -> dict[str, str]:
+    """What became what, where that is one-to-one in the whole text."""
+    assert found.whole
+    return dict(found.pairs)
+
+
 def test_a_renaming_is_shown(renaming: ModuleType) -> None:
     new = KERNEL.replace("part", "term").replace("add", "fma").replace("Adds", "Joins")
     new = new.replace(", float step", ",\n             float step")
-    assert renaming.renaming(KERNEL, new, "c++") == {"part": "term", "add": "fma"}
+    assert whole(renaming.renaming(KERNEL, new, "c++")) == {"part": "term", "add": "fma"}
 
 
 def test_an_equal_text_needs_none(renaming: ModuleType) -> None:
-    assert renaming.renaming(KERNEL, KERNEL, "c++") == {}
+    assert whole(renaming.renaming(KERNEL, KERNEL, "c++")) == {}
 
 
 def test_two_names_may_change_places(renaming: ModuleType) -> None:
     new = KERNEL.replace("part", "p").replace("step", "part").replace("p ", "step ")
     new = new.replace("p,", "step,")
-    assert renaming.renaming(KERNEL, new, "c++") == {"part": "step", "step": "part"}
+    assert whole(renaming.renaming(KERNEL, new, "c++")) == {"part": "step", "step": "part"}
 
 
 @pytest.mark.parametrize(
@@ -94,6 +101,16 @@ def test_one_name_does_not_become_two(renaming: ModuleType) -> None:
         renaming.renaming(KERNEL, new, "c++")
 
 
+def test_a_word_of_two_meanings_becomes_two_in_two_definitions(renaming: ModuleType) -> None:
+    """What is defined at the left margin is one name everywhere."""
+    old = "int f(int part) { return part; }\nint g(int part) { return part + f(1); }\n"
+    new = "int f(int term) { return term; }\nint g(int piece) { return piece + f(1); }\n"
+    found = renaming.renaming(old, new, "c++")
+    assert (found.whole, found.pairs) == (False, {("part", "term"), ("part", "piece")})
+    with pytest.raises(renaming.NotRenamed, match="f and g became f"):
+        renaming.renaming(old, new.replace("int g(", "int f("), "c++")
+
+
 def test_a_name_is_not_captured(renaming: ModuleType) -> None:
     """A new name that another thing of the text has already, which stays."""
     old = "int scale;\nint f(int x) { return x * scale; }"
@@ -103,7 +120,7 @@ def test_a_name_is_not_captured(renaming: ModuleType) -> None:
 
 def test_names_in_strings_follow_those_of_the_code(renaming: ModuleType) -> None:
     new = FILE.replace("fused_0", "fc1_relu").replace("header", "heading")
-    assert renaming.renaming(FILE, new, "python") == {"fused_0": "fc1_relu"}
+    assert whole(renaming.renaming(FILE, new, "python")) == {"fused_0": "fc1_relu"}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +139,7 @@ def test_an_emitted_file_that_says_something_else(renaming: ModuleType, old: str
 
 def test_a_line_may_be_broken_elsewhere(renaming: ModuleType) -> None:
     new = FILE.replace('(x, "float16")', '(\n        x,\n        "float16",\n    )')
-    assert renaming.renaming(FILE, new, "python") == {}
+    assert whole(renaming.renaming(FILE, new, "python")) == {}
     assert renaming.shape(FILE, "python") == renaming.shape(new, "python")
 
 
@@ -133,7 +150,9 @@ def test_a_tuple_of_one_is_no_broken_line(renaming: ModuleType) -> None:
 
 def test_words_of_a_record_are_names(renaming: ModuleType) -> None:
     old = "1 fused kernel\n  fused_0  add -> [4, 8]; 21 MB"
-    assert renaming.renaming(old, old.replace("fused_0", "fc1"), "prose") == {"fused_0": "fc1"}
+    assert whole(renaming.renaming(old, old.replace("fused_0", "fc1"), "prose")) == {
+        "fused_0": "fc1"
+    }
     with pytest.raises(renaming.NotRenamed):
         renaming.renaming(old, old.replace("21", "22"), "prose")
 
@@ -144,8 +163,9 @@ def test_texts_of_a_record_are_compared_so(replay: ModuleType) -> None:  # noqa:
     text = "struct part { int k; };"
     old.add({"zoo/a/cpu/fused_0/0": [text], "zoo/a/cpu/fused_0/1": ["int x = 1;"]})
     new.add({"zoo/a/cpu/fc1/0": [text.replace("part", "term")], "zoo/a/cpu/fc1/1": ["int x = 2;"]})
-    assert dict(replay.renamed(old, new)) == {
-        "zoo/a/cpu/fused_0/0": {"part": "term"},
+    found = dict(replay.renamed(old, new))
+    assert whole(found.pop("zoo/a/cpu/fused_0/0")) == {"part": "term"}
+    assert found == {
         "zoo/a/cpu/fused_0/1": "is missing",
         "zoo/a/cpu/fc1/1": "is new",
     }
