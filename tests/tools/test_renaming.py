@@ -107,7 +107,7 @@ def test_a_word_of_two_meanings_becomes_two_in_two_definitions(renaming: ModuleT
     new = "int f(int term) { return term; }\nint g(int piece) { return piece + f(1); }\n"
     found = renaming.renaming(old, new, "c++")
     assert (found.whole, found.pairs) == (False, {("part", "term"), ("part", "piece")})
-    with pytest.raises(renaming.NotRenamed, match="f and g became f"):
+    with pytest.raises(renaming.NotRenamed, match="g and f became f"):
         renaming.renaming(old, new.replace("int g(", "int f("), "c++")
 
 
