@@ -359,7 +359,7 @@ def claim(origins: dict[Node, Origin], n: Node, origin: Origin) -> None:
 
 def origin_of(graph: Graph, n: Node) -> Origin | None:
     """Where a node comes from; of one that a pass has put behind others, where these come from."""
-    while n not in graph.origins and n.args:
+    while graph.origins and n not in graph.origins and n.args:
         n = n.args[0]
     return graph.origins.get(n)
 
