@@ -5,7 +5,8 @@ be equal, token by token: keywords, punctuation, numbers, and strings but for na
 No name may become two, and no two may become one, so that nothing is captured or merged: in the
 whole text, or else in each definition of its C++, where what stands at the left margin is one name
 everywhere, and other names are those of parameters, fields and variables. Of the second kind are
-texts in which one word meant two things; that each field is read by its own name, a compiler says.
+texts in which one word meant two things; that each field is read by its own name, and that nothing
+is called by a name that is no more, a compiler says.
 """
 
 from __future__ import annotations

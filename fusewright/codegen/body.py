@@ -3,7 +3,7 @@
 The text has no loop, barrier or vector load: it asks a `team` for them (devicelib/). Every member
 of the kernel is one named line, `v7`; lambdas hold what depends on the column, the rest stands once
 per row. A value that a later pass needs again is kept (`k0`) or computed again, as the policy
-says. Where a CPU takes rows abreast, `real` is a number of a row, or one of each of many rows.
+says. Where a CPU takes rows side by side, `real` is a number of a row, or one of each of many rows.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ ABREAST = {"float": "real", "double": "wide", "bool": "truth", "int": "count", "
 def compute_type(n: Node) -> str:
     """The C++ type in which the node is computed; of some convolutions, a window at a time."""
     if n.op == "conv" and (window := spec_of(n, ConvSpec).pool_window):
-        return f"window_of<{prod(window)}>"
+        return f"pool_window<{prod(window)}>"
     if n.dtype not in TYPES:
         raise InternalError(f"No C++ type for {n.dtype}.")
     return TYPES[n.dtype][1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fusewright.codegen.launch import BodyPolicy, Call, Fallback, Launch
 from fusewright.ir.graph import size_text, times
-from fusewright.kernels.rowwise.row_cooperation import deferred_reads
+from fusewright.kernels.rowwise.row_cooperation import pipelined_reads
 from fusewright.kernels.rowwise.strategy import (
     ClusterRow,
     ColumnPanel,
@@ -79,7 +79,7 @@ def _policy(nest: Nest, strategy: GpuRowStrategy) -> BodyPolicy:
             return replace(policy, keep=keeps, fixed_batch=strategy.fixed_batch)
         case PipelinedRow():
             vectors = strategy.part_bytes // (ACCESS_BYTES * strategy.threads)
-            placed = deferred_reads(at_batch(nest, strategy.fixed_batch or 0), vectors)
+            placed = pipelined_reads(at_batch(nest, strategy.fixed_batch or 0), vectors)
             return replace(policy, fixed_batch=strategy.fixed_batch, placed_reads=placed)
         case PartialReduction(load_once=True):
             return replace(policy, load="load_once")

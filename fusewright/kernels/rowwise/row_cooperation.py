@@ -96,7 +96,7 @@ def clusters(row: RowShape, target: Target) -> list[RowBlocks]:
     return [RowBlocks(n, size) for n, size in sorted(keeping, key=cost)]
 
 
-def gathered(row: RowShape, target: Target) -> list[RowBlocks]:
+def grid_resident_blocks(row: RowShape, target: Target) -> list[RowBlocks]:
     """Blocks that keep the row and meet in scratch memory, the most promising first."""
     found = []
     for size in (PAIRED_THREADS, MAX_THREADS):
@@ -107,7 +107,7 @@ def gathered(row: RowShape, target: Target) -> list[RowBlocks]:
     return [shape for shape in found if shape.blocks > 1]
 
 
-def deferred(row: RowShape, target: Target) -> list[RowBlocks]:
+def pipelined_blocks(row: RowShape, target: Target) -> list[RowBlocks]:
     """Blocks that meet while the next row is at work, if there are some rows for each of them."""
     if target.arch.async_copy != "tensor map":  # no copy engine
         return []
@@ -154,15 +154,15 @@ def streamed_read(nest: Nest) -> AffineAccess | None:
 
 
 def part_vectors(nest: Nest, each: int, batch: int) -> int:
-    """How many vectors a thread has of a deferred row, whose threads take `each` elements."""
+    """How many vectors a thread has of a pipelined row, whose threads take `each` elements."""
     return ceil(size_at_batch(times(nest.outer, nest.columns), batch) / each)
 
 
 def resident_reads(nest: Nest, vectors: int) -> list[Hashable]:
-    """What a deferred row reads that is alike in every row, as a row plan names it, as far as the
+    """What a pipelined row reads that is alike in every row, as a row plan names it, as far as the
     registers of a thread hold so many vectors of each."""
     near = streamed_read(nest)
-    assert near, "a deferred row"
+    assert near, "a pipelined row"
     found = [
         read_key(a)
         for a in nest.reads.values()
@@ -174,8 +174,8 @@ def resident_reads(nest: Nest, vectors: int) -> list[Hashable]:
     return list(dict.fromkeys(found))[: most // vectors]
 
 
-def deferred_reads(nest: Nest, vectors: int) -> Mapping[Hashable, str]:
-    """How the text of a deferred row names what it reads: in shared memory, or in registers."""
+def pipelined_reads(nest: Nest, vectors: int) -> Mapping[Hashable, str]:
+    """How the text of a pipelined row names what it reads: in shared memory, or in registers."""
     near = streamed_read(nest)
     resident = resident_reads(nest, vectors)
     still = {key: f"register_resident<{k}>({{}})" for k, key in enumerate(resident)}

@@ -22,7 +22,7 @@ LONGEST_ABREAST = 1 << 12
 MOST_TURNED = {True: 32, False: 128}  # elements of a row, if it is whole cache lines
 
 
-def runs_abreast(nest: Nest, graph: Graph) -> bool:
+def uses_simd_rows(nest: Nest, graph: Graph) -> bool:
     """Whether as much of what a kernel moves lies across memory as along it, or rows are short."""
     kernel = nest.kernel
     if not kernel.reductions or graph.hint(nest.beside) < LANES:

@@ -21,16 +21,16 @@ from fusewright.kernels.rowwise.row_cooperation import (
     RowBlocks,
     RowShape,
     clusters,
-    deferred,
-    gathered,
+    grid_resident_blocks,
     is_pipelinable,
     more_threads,
     part_vectors,
+    pipelined_blocks,
     resident_reads,
     row_in_place,
     row_threads,
 )
-from fusewright.kernels.rowwise.simd_rows import runs_abreast, turns
+from fusewright.kernels.rowwise.simd_rows import turns, uses_simd_rows
 from fusewright.loopnest.nest import Nest, at_batch
 from fusewright.loopnest.reduction_passes import KEEP_ALL, KEEP_NOTHING, plan_row
 from fusewright.loopnest.staged_transpose import is_column_major
@@ -278,7 +278,7 @@ def _may_keep(strategy: RowwiseStrategy, of: RowSizes) -> bool:
 
 def cpu_rows(nest: Nest, graph: Graph) -> CpuRowStrategy:
     """A row after the other, or side by side."""
-    of, beside = row_sizes(nest, graph), runs_abreast(nest, graph)
+    of, beside = row_sizes(nest, graph), uses_simd_rows(nest, graph)
     keeps = of.fixed and of.inner * 4 * (LANES if beside else 1) <= KEEP_CPU_BYTES
     return (
         CpuSimdRows(keeps, KEEP_COST, LANES, turns(nest)) if beside else CpuRows(keeps, KEEP_COST)
@@ -397,9 +397,10 @@ def _resident_rows(nest: Nest, context: StrategyContext) -> list[ResidentRow]:
     if of.rows >= FEW_ROWS or len(passes) == 1 or "no-workspace" in context.rules:
         return found
     if is_pipelinable(nest, passes, vector):
-        found += [_pipelined(nest, s, vector, batch) for s in deferred(row, target)]
+        found += [_pipelined(nest, s, vector, batch) for s in pipelined_blocks(row, target)]
     return found + [
-        GridResidentRow(s.blocks, s.threads, vector, batch) for s in gathered(row, target)
+        GridResidentRow(s.blocks, s.threads, vector, batch)
+        for s in grid_resident_blocks(row, target)
     ]
 
 

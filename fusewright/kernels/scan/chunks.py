@@ -21,8 +21,8 @@ CHUNK_THREADS, CHUNK_EACH, CHUNK_BYTES = 256, 16, 128
 # Blocks that take the chunks of a row in turn, and how many of them a processor has room for
 # [m: scan-0012].
 LEAST_SHARING, MOST_SHARING, CHUNK_BLOCKS = 4, 32, 3
-# Blocks for each chunk: the least rows, or stripes, and chunks of one; rows that let chunks be
-# small; threads of a stripe, and the most rows that have places to hand on.
+# Blocks for each chunk: the least rows, or panels of them, and chunks of one; rows that let chunks
+# be small; threads of a panel, and the most rows that have places to hand on.
 LEAST_ROWS, LEAST_LINKS, MANY_ROWS = 64, 4, 256
 DOWN, ACROSS, MOST_ACROSS = 16, 32, 1 << 15
 

@@ -181,13 +181,13 @@ def test_two_blocks_fit_a_processor(dtype: torch.dtype, target: str, tmp_path: P
     found, _ = compile_text(
         cuda_source(made.texts, TARGETS[target]), cuda_flags(TARGETS[target].arch), tmp_path
     )
-    gathered = [k for k in found if "grid_resident_kernel" in k.name]
-    assert len(gathered) >= 4
-    assert max(k.registers for k in gathered) <= 64
+    resident = [k for k in found if "grid_resident_kernel" in k.name]
+    assert len(resident) >= 4
+    assert max(k.registers for k in resident) <= 64
     # Single elements have an address each, and doubles come in pairs; nothing that is kept goes.
-    vectors = [k for k in gathered if "ELi512ELi1E" not in k.name and dtype != torch.float64]
+    vectors = [k for k in resident if "ELi512ELi1E" not in k.name and dtype != torch.float64]
     assert [k for k in vectors if k.spill_bytes] == []
-    assert max(k.spill_bytes for k in gathered) <= 64
+    assert max(k.spill_bytes for k in resident) <= 64
 
 
 # ---- on a GPU ------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ def test_what_else_may_be_done() -> None:
 
 
 class Long(nn.Module):
-    """Every kind of deferred row, of lengths that give no block as much as another."""
+    """Every kind of pipelined row, of lengths that give no block as much as another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,9 +186,9 @@ def test_nothing_is_spilled(dtype: torch.dtype, tmp_path: Path) -> None:
     assert sum(isinstance(s, PipelinedRow) for _, _, s in made.kernels) >= 7
     text = cuda_source(made.texts, HOPPER)
     found, _ = compile_text(text, cuda_flags(HOPPER.arch), tmp_path)
-    deferred = [k for k in found if "pipelined_kernel" in k.name]
-    assert len(deferred) >= 7
-    assert [k for k in deferred if k.spill_bytes or k.registers > 128] == []
+    pipelined = [k for k in found if "pipelined_kernel" in k.name]
+    assert len(pipelined) >= 7
+    assert [k for k in pipelined if k.spill_bytes or k.registers > 128] == []
     if folder := nvrtc_folder():
         assert nvrtc_log(folder, text, "compute_90a") == (0, "")
 
