@@ -203,7 +203,7 @@ def _one_tree(value: Any) -> Tree:
 class _GraphBuilder:
     """Walks the exported program and builds our graph; one instance per capture."""
 
-    def __init__(self, batch: int, module: nn.Module, run: ForwardTrace) -> None:
+    def __init__(self, batch: int | None, module: nn.Module, run: ForwardTrace) -> None:
         self.batch, self.module, self.run = batch, module, run
         self.values: dict[torch.fx.Node, Any] = {}
         self.effects: list[Node] = []
@@ -522,7 +522,7 @@ def _moved(n: Node, order: tuple[int, ...]) -> bool:
     return n.row.kind in ("pointwise", "reduction") and n.order != order
 
 
-def _eager_call(call: AtenCall, batch: int) -> EagerStep:
+def _eager_call(call: AtenCall, batch: int | None) -> EagerStep:
     if call.name in VIEWS:
         return EagerStep(call.name, 0, 0, False)
     tensors = [

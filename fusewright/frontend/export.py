@@ -60,14 +60,14 @@ RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decom
 
 @dataclass(frozen=True)
 class Exported:
-    """The program from tensors to tensors, and its batch size, 0 if every size is fixed.
+    """The program from tensors to tensors, and its batch size, None if every size is fixed.
 
     arguments, results: how these hold the tensors; a number that the batch makes is a `BatchSize`.
     left: how replaced attributes hold the tensors behind those of the results.
     """
 
     program: ExportedProgram
-    batch: int
+    batch: int | None
     arguments: tuple[Tree, ...]
     results: Tree
     left: tuple[Tree, ...] = ()
@@ -90,7 +90,7 @@ def export(
                 _check_memory(program, module, flat)
                 return made
         program = _fixed_export(module, tensors, flat, device)
-        made = _exported(program, flat, 0)
+        made = _exported(program, flat, None)
         if made is None:
             raise CaptureFailed(
                 f"{type(module).__name__}.forward returns a number that depends on the values of "
@@ -100,7 +100,7 @@ def export(
         return made
 
 
-def _exported(program: ExportedProgram, flat: Flat, batch: int) -> Exported | None:
+def _exported(program: ExportedProgram, flat: Flat, batch: int | None) -> Exported | None:
     """The program and how it is called; None if a result is a number that depends on data."""
     assert flat.results is not None, "a program was exported, so forward has run"
     found = [_known(tree) for tree in (flat.results, *flat.left.trees)]

@@ -126,7 +126,7 @@ def shape_argument(shape: Shape) -> ListArg:
     return ListArg(tuple(argument(size, []) for size in shape), is_tuple=True)
 
 
-def call_flops(n: Node, batch: int) -> int:
+def call_flops(n: Node, batch: int | None) -> int:
     """`contraction_flops` of a step that stays PyTorch's, as it is written: a linear layer may be
     called as a product whose arguments come in another order. A lone operator is no call."""
     if n.called is None:
@@ -136,7 +136,7 @@ def call_flops(n: Node, batch: int) -> int:
     return contraction_flops(name, tensors, n.shape, batch)
 
 
-def contraction_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int) -> int:
+def contraction_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int | None) -> int:
     """Floating-point operations of a matrix product or convolution: 2 per multiply-add; else 0."""
     elements = size_at_batch(numel(result), batch)
     if name in PLAIN_MATMULS:

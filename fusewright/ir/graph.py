@@ -61,9 +61,12 @@ def numel(shape: Iterable[Size]) -> Size:
     return total
 
 
-def size_at_batch(size: Size, batch: int) -> int:
-    """The size as a number, for a batch size of `batch`."""
-    return size.multiple * batch if isinstance(size, BatchSize) else size
+def size_at_batch(size: Size, batch: int | None) -> int:
+    """The size as a number, for a batch size of `batch`; None where no size depends on one."""
+    if not isinstance(size, BatchSize):
+        return size
+    assert batch is not None, "sizes are fixed where there is no batch size"
+    return size.multiple * batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,8 +195,8 @@ class Graph:
 
     inputs: one leaf per tensor argument of `forward`.  outputs: what it returns, flat.
     updates: buffers and inputs that it changes.  effects: library nodes that must run, in this
-    order, even if nothing reads them (random numbers).  batch: the captured batch size, or 0 if
-    every size is fixed.  origins: where nodes come from, in the order in which the model computes;
+    order, even if nothing reads them (random numbers).  batch: the captured batch size, or None
+    if every size is fixed.  origins: where nodes come from, in the order in which the model computes;
     no part of what the graph is.
     """
 

@@ -17,7 +17,7 @@ def interpret(
     inputs: Sequence[torch.Tensor],
     state: Mapping[str, torch.Tensor],
     *,
-    batch: int = 0,
+    batch: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> list[torch.Tensor]:
     """The graph's outputs, then its updates' values.
@@ -26,7 +26,7 @@ def interpret(
     every floating tensor in this type instead of its own.
     """
     values: dict[int, torch.Tensor] = {}
-    batch = batch or graph.batch
+    batch = graph.batch if batch is None else batch
     for n in toposort((*graph.inputs, *graph.roots)):
         values[id(n)] = _value(n, inputs, state, values, batch, dtype)
     updated = {id(u.target): values[id(u.value)] for u in graph.updates}
@@ -37,7 +37,7 @@ def _final(
     o: Node,
     values: Mapping[int, torch.Tensor],
     updated: Mapping[int, torch.Tensor],
-    batch: int,
+    batch: int | None,
 ) -> torch.Tensor:
     """An output's value; outputs show inputs and buffers as they are after the updates."""
     if id(base(o)) not in updated:
@@ -53,7 +53,7 @@ def _value(
     inputs: Sequence[torch.Tensor],
     state: Mapping[str, torch.Tensor],
     values: Mapping[int, torch.Tensor],
-    batch: int,
+    batch: int | None,
     dtype: torch.dtype | None,
 ) -> torch.Tensor:
     if n.op == "input":
@@ -77,7 +77,7 @@ def _value(
 
 
 def _attention(
-    n: Node, args: Sequence[torch.Tensor], batch: int, dtype: torch.dtype | None
+    n: Node, args: Sequence[torch.Tensor], batch: int | None, dtype: torch.dtype | None
 ) -> torch.Tensor:
     """Its function of scores is a graph: input 0 is the product, the others are its operands."""
     queries, keys, values, *operands = args
@@ -88,7 +88,7 @@ def _attention(
     return torch.softmax(scores.reshape(lead), -1) @ values.transpose(-1, -2)
 
 
-def _library(n: Node, args: Sequence[torch.Tensor], batch: int) -> torch.Tensor:
+def _library(n: Node, args: Sequence[torch.Tensor], batch: int | None) -> torch.Tensor:
     names = [f"x{i}" for i in range(len(args))]
     text = n.call.render(names, "torch.device('cpu')", "batch")
     given = dict(zip(names, args, strict=True))
@@ -100,7 +100,7 @@ def _as(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     return tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor
 
 
-def _attributes(n: Node, batch: int, dtype: torch.dtype) -> list[tuple[str, str]]:
+def _attributes(n: Node, batch: int | None, dtype: torch.dtype) -> list[tuple[str, str]]:
     """The node's attributes as Python text, sizes filled in."""
     pairs = [(name, python_text(value, batch)) for name, value in n.words.items()]
     if n.op == "cast":
@@ -114,7 +114,7 @@ def _attributes(n: Node, batch: int, dtype: torch.dtype) -> list[tuple[str, str]
     return pairs
 
 
-def python_text(value: object, batch: int) -> str:
+def python_text(value: object, batch: int | None) -> str:
     """An attribute as Python source; numpy's numbers and enumerations as plain numbers."""
     if isinstance(value, BatchSize):
         return str(size_at_batch(value, batch))

@@ -69,7 +69,7 @@ def staged_vector(nest: Nest, graph: Graph) -> tuple[int, int]:
     found = staged_transpose(nest)
     if not found or min(graph.hint(found.side), graph.hint(nest.columns)) < LEAST_SIDE:
         return 0, 0
-    batches = [k for k in (1, 2, 4, 8, 16) if graph.batch % k == 0]
+    batches = [k for k in (1, 2, 4, 8, 16) if graph.batch is None or graph.batch % k == 0]
     widest = {k: _width(nest, found, k) for k in reversed(batches)}
     vector = max(widest.values())
     fewest = min(k for k, width in widest.items() if width == vector)

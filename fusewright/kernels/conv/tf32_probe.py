@@ -44,7 +44,7 @@ def probe_expression(n: Node, batch: str) -> str:
     return f"_fusewright_conv_uses_tf32({', '.join(probe_arguments(n, batch))})"
 
 
-def probe_this_gpu(batch: int) -> Tf32Probe:
+def probe_this_gpu(batch: int | None) -> Tf32Probe:
     """Asks this machine's GPU, as the emitted file will."""
     scope: dict[str, Any] = {"torch": torch, "device": torch.device("cuda"), "batch": batch}
     exec(CONV_USES_TF32, scope)
