@@ -196,15 +196,15 @@ class Graph:
     inputs: one leaf per tensor argument of `forward`.  outputs: what it returns, flat.
     updates: buffers and inputs that it changes.  effects: library nodes that must run, in this
     order, even if nothing reads them (random numbers).  batch: the captured batch size, or None
-    if every size is fixed.  origins: where nodes come from, in the order in which the model computes;
-    no part of what the graph is.
+    if every size is fixed.  origins: where nodes come from, in the order in which the model
+    computes; no part of what the graph is.
     """
 
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     updates: tuple[BufferUpdate, ...] = ()
     effects: tuple[Node, ...] = ()
-    batch: int = 0
+    batch: int | None = None
     origins: Mapping[Node, Origin] = field(default_factory=dict, compare=False, repr=False)
 
     @property
