@@ -207,7 +207,7 @@ struct gemm_shape {{}};
 struct blank {{}};
 template <int, class Body> void blank_out(const Body&, gemm_shape, blank, int, int) {{}}
 template <bool> blank blank_at(tiles::place, int, int) {{ return {{}}; }}
-{band}
+{triangular_tiles}
 struct body {{ static constexpr int least = LEAST, most = MOST; }};
 extern "C" int walk(int batches, int down, int across, int high, int wide, bool swapped, int* to) {{
   const tiles whole{{down, across, batches * down * across}};
