@@ -35,12 +35,12 @@ def launch(nest: Nest, tile: ConvTile, launcher: ConvLauncher) -> tuple[BodyPoli
         tuple(launcher.arguments(n, scratch(workspace))),
         left_and_right(n),
         workspace,
-        statements=(_shape(n),),
+        statements=(shape_statement(n),),
     )
     return KEEP_COMPUTED, launch_tile(nest, tile.vector, fed, call)
 
 
-def _shape(n: Node) -> str:
+def shape_statement(n: Node) -> str:
     """The statement of the entry that says the sizes of a convolution."""
     g = geometry(n)
     triples = (g.in_size, g.out_size, g.kernel, g.stride, g.pad, g.dilation)

@@ -19,6 +19,7 @@ from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, Node, show, toposort
 from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import CONVOLUTIONS, ConvGeometry, geometry
+from fusewright.kernels.conv.launch import shape_statement
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases
 from fusewright.kernels.conv.tf32_probe import probe_expression
@@ -349,7 +350,7 @@ def room_check(number: int, name: str) -> str:
     (n,) = convolutions(after)
     g = geometry(n)
     launcher = variant_of(n).launcher
-    lines, what = launcher.statements(n, "conv")[0].replace("batch", str(shape[0])), "shape"
+    lines, what = shape_statement(n).replace("batch", str(shape[0])), "shape"
     if g.phases is not None:
         together, stacked = g.phases.stacked[2], launcher.arguments(n, "scratch")[-2]
         lines += "\n  " + PHASES.format(together=together, stacked=stacked, number=number)

@@ -18,6 +18,7 @@ from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.profitability import ConvThreshold
+from fusewright.kernels.conv.prologue import prologue
 from fusewright.kernels.conv.variants import CONV, variant_of
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
@@ -82,7 +83,8 @@ def test_what_it_is_called(precision: str) -> None:
     (n,) = convolutions(convolution(before, GPU, precision, probe=never))
     kind = variant_of(n)
     assert (kind.launcher, kind.numeric) == (CONV.launcher, "{dtype} with float32 sums")
-    assert kind.passes[False] == (3, 3)  # read, written, read again: as many bytes each time
+    # read, written, read again: as many bytes each time
+    assert [plan.passes for plan in prologue(n).operands] == [3, 3]
     assert geometry(n).packed_bytes.startswith(f"{{batch}} * {36 * 36 * 64 * 2 + 20} + ")
 
 
