@@ -84,7 +84,8 @@ class Mutant:
 
 def regions(source: str) -> dict[str, tuple[int, int]]:
     """Where kernels, skeleton and Python glue stand; a region that is missing is left out."""
-    first = re.search(r"^struct fused_", source, re.MULTILINE)
+    entry = re.search(r'^extern "C" \w+ run_(\w+)\(', source, re.MULTILINE)
+    first = entry and re.search(rf"^struct {entry[1]} \{{", source, re.MULTILINE)
     skeleton = re.search(r"^namespace fusewright \{", source, re.MULTILINE)
     model = re.search(r"^class ModelNew\b", source, re.MULTILINE)
     found = {}

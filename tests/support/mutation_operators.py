@@ -67,7 +67,7 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("row-bound", "skeleton", r"row < end; \+\+row", "row + 1 < end; ++row", "the last row is left out"),
     Operator("from-second-row", "skeleton", r"long row = begin;", "long row = begin + 1;", "the first row is left out"),
     Operator("uneven-threads", "skeleton", r"(rows|groups) \* \(k \+ 1\) / all", r"\1 / all * (k + 1)", "rows that do not divide by the threads are left out"),
-    Operator("lost-lane", "skeleton", r"lane < LINE; \+\+lane\) part\[lane\] = one", "lane < LINE - 1; ++lane) part[lane] = one", "the last row of a vector is not read"),
+    Operator("lost-lane", "skeleton", r"lane < SIMD_LANES; \+\+lane\) part\[lane\] = one", "lane < SIMD_LANES - 1; ++lane) part[lane] = one", "the last row of a vector is not read"),
     Operator("lost-rest", "skeleton", r"if \(some < stop\) solo_rows", "if (some < row) solo_rows", "rows that fill no vector are left out"),
     Operator("stale-weight", "glue", r"functional\.linear\(x, (\w+), (\w+)\)", r'functional.linear(x, self.__dict__.setdefault("_kept", \1.detach().clone()), \2)', "a parameter is copied once"),
     Operator("stale-bias", "glue", r"functional\.linear\(x, (\w+), (\w+)\)", r'functional.linear(x, \1, self.__dict__.setdefault("_kept", \2.detach().clone()))', "a parameter is copied once"),

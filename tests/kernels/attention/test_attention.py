@@ -287,7 +287,7 @@ def test_functions_of_scores_compute_what_they_mean(tmp_path: Path) -> None:
         rows, columns = product.shape[-2:]
         run(
             *(ctypes.c_void_p(t.data_ptr()) for t in (product, out, *tensors)),
-            ctypes.c_long(graph.batch), ctypes.c_long(product.numel() // (rows * columns)),
+            ctypes.c_long(graph.batch or 0), ctypes.c_long(product.numel() // (rows * columns)),
             ctypes.c_int(rows), ctypes.c_int(columns),
         )  # fmt: skip
         torch.testing.assert_close(out, wanted.view_as(out), rtol=2e-6, atol=1e-6, msg=name)

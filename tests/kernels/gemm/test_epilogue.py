@@ -118,7 +118,7 @@ def check(found: list[Tail], folder: Path) -> None:
         function.restype = None
         addresses = [t.data_ptr() for t in tail.tensors]
         product = tail.product.float()  # as the tensor cores sum it
-        function(product.data_ptr(), *addresses, tail.batch)
+        function(product.data_ptr(), *addresses, tail.batch or 0)
         for k, wanted in tail.wanted.items():
             # In 16 bits PyTorch rounds after every step.
             rounding = 4 * torch.finfo(wanted.dtype).eps if tail.product.itemsize < 4 else 0

@@ -228,7 +228,7 @@ LIBRARY: dict[str, tuple[str, tuple[torch.Tensor, ...], str]] = {
     "little depth": (
         "return x @ y", (torch.randn(4096, 16), torch.randn(16, 4096)), "32 or more k"),
     "along rows": (
-        "return self.plain.weight.t() @ self.back.weight + x", (X,), "no factor lies row by row"),
+        "return self.plain.weight.t() @ self.back.weight + x", (X,), "no operand lies row by row"),
     "small matrices of a batch": (
         "return x @ y", (torch.randn(600, 100, 64), torch.randn(600, 64, 100)),
         "as small as these"),
@@ -322,7 +322,7 @@ APART: dict[str, tuple[str, tuple[torch.Tensor, ...], list[str], str]] = {
         ["matmul add", "mul"], "evenly along the contraction's columns"),
     "more elements": (
         "return self.linear(x) * y", (X, torch.randn(3, 1, 1)), ["matmul add", "mul"],
-        "more elements than the product"),
+        "more elements than the contraction"),
 }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ int main() {{
                                             : (all.mean == mean || (all.mean != all.mean && mean != mean)) && all.m2 != all.m2;
       if (!same) std::printf("%d: %g instead of %g, %g\\n", at, all.mean, mean, all.m2);
     }}
-  const moments_of<float>::chunk large{{16, 1e30f, 0}};
+  const moments_of<float>::partial large{{16, 1e30f, 0}};
   const auto both = moments_of<float>::join(moments_of<float>::join(moments_of<float>::none(), large), large);
   if (both.mean != 1e30f || both.m2 != 0) std::printf("%g, %g\\n", both.mean, both.m2);
 }}

@@ -103,7 +103,7 @@ def test_they_stay_in_registers(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_second_kernel_waits_for_the_first() -> None:
     text = every("sm_90a")[1]
-    leave, join = (text.split(f"{kind}_kernel(")[1] for kind in ("leave", "join"))
+    leave, join = (text.split(f"{kind}_kernel(")[1] for kind in ("partials", "join"))
     assert leave.index("let_next_kernel_start();") < leave.index("body(row")
     assert join.index("wait_for_previous_kernel();") < join.index("body(row")
     assert "on, early, may_start_early()}" in text
