@@ -52,14 +52,16 @@ SAMPLES = tuple(
     if case.name in KINDS
 )
 # Clusters need sm_90; some rows are too short to give each thread a vector.
-SHARED, LAST = (
+SHARED, JOINED = (
     tuple(
         replace(case, launches=launches)
         for case in bench.CASES
         if (launches := tuple(e for e in case.launches if re.search(kind, e)))
     )
-    for kind in ("cluster|gathered", "last")
+    for kind in ("cluster|grid_resident", "partial_reduction")
 )
+assert SHARED
+assert JOINED
 LAUNCHES = [(case, entry) for case in bench.CASES for entry in case.launches]
 
 
@@ -252,7 +254,7 @@ def test_values(library: ctypes.CDLL, case: Any, entry: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", SHARED + LAST, ids=[c.name for c in SHARED + LAST])
+@pytest.mark.parametrize("case", SHARED + JOINED, ids=[c.name for c in SHARED + JOINED])
 def test_blocks_give_the_same_bits_every_time(library: ctypes.CDLL, case: Any) -> None:
     """Parts that arrive in any order are joined in one; a late or an early one would show."""
     import torch
