@@ -1,6 +1,6 @@
 """How composite operators are written with ours: activations, norms, softmax, losses as formulas.
 
-`ACTIVATIONS` maps an ATen name to a formula of one tensor and numbers; the other functions are used
+`FORMULAS` maps an ATen name to a formula of its tensors and numbers; the other functions are used
 by `lower`. Every formula follows the one PyTorch computes, so that 0, inf and NaN come out alike.
 """
 
@@ -65,7 +65,7 @@ def log_sigmoid(x: TensorExpr) -> TensorExpr:
     return pointwise("minimum", x, 0.0) - pointwise("log1p", pointwise("exp", -pointwise("abs", x)))
 
 
-ACTIVATIONS: dict[str, Callable[..., TensorExpr]] = {
+FORMULAS: dict[str, Callable[..., TensorExpr]] = {
     "aten.relu": lambda x: pointwise("relu", x),
     "aten.relu6": lambda x: clamp(x, 0.0, 6.0),
     "aten.gelu": gelu,

@@ -18,7 +18,7 @@ CALL_S, MESSAGE_S = 0.008, 0.003
 # Of the examination, a call of full size takes such a share: of a cheap problem most calls are
 # right at first sight; of a costly one it has looked at some rows only.
 CHEAP, COSTLY = 0.16, 0.75
-# Until a process has the model, on a GPU with a context of CUDA; building a kernel.
+# Until a process has the model, on a GPU with a context of CUDA [m: judge-0002]; building a kernel.
 PROCESS_S: Mapping[str, float] = {"cpu": 0.05, "cuda": 2.0}
 BUILD_S = 0.8
 ENDING_S = 0.3

@@ -22,6 +22,7 @@ from fusewright.ir.graph import Graph, Node, Shape, base, numel, rebuild
 from fusewright.ir.library_call import HugePages, LibraryCall, MethodView, Scalar, TensorRef
 from fusewright.targets.target import Target
 
+# [m: cpu-0018, cpu-0019, cpu-0020, cpu-0021]
 ON_HUGE_PAGES = '''
 def _fusewright_on_huge_pages(shape, dtype):
     """New memory of huge pages: to make small ones takes as long as the product that fills them."""

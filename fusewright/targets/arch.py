@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-# Kernels that not every GPU has. Those without tensor cores are not listed: all GPUs run them.
+# Kernels that not every GPU has. Those without tensor cores are not listed: all GPUs run them, but
+# for rows that blocks of a cluster or tensor maps bring, which `cluster` and `async_copy` decide.
 KernelName = Literal[
     "gemm.packed",  # float32 as two float16 terms, the smaller factor packed first
     "gemm.unpacked",  # the same, packing nothing
@@ -114,7 +115,11 @@ ARCHES: Mapping[str, Arch] = {
             forward_ptx=True,
             kernels=MMA_SYNC_KERNELS,
         ),
+        # Convolutions with tiles of 64 and attention of up to 64 columns fit 99 KB; the least tile
+        # of a product does not, so products stay PyTorch's (kernels/tensor_core/support.py).
         _WITH_99_KB,
+        # An RTX 4090: the same. Nothing here has wgmma or tensor maps, so what is in WGMMA_KERNELS
+        # alone is not written for it.
         replace(_WITH_99_KB, name="sm_89", capability=(8, 9)),
         Arch(
             "sm_90a",

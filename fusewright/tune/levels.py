@@ -17,6 +17,7 @@ class TuneLevel:
     most: int
 
 
+# [m: model-0006, model-0007]
 LEVELS: Mapping[str, TuneLevel] = {"quick": TuneLevel(20.0, 3), "full": TuneLevel(300.0, 16)}
 
 

@@ -229,7 +229,7 @@ def test_with_less_shared_memory_some_calls_stay(name: str) -> None:
 def test_what_fits_compiles(tmp_path: Path) -> None:
     """Also by ptxas, which knows how much shared memory a block can have unasked."""
     small = TARGETS["sm_86"]
-    for made, name in ((mixed("sm_86"), "convolution"), (attention("sm_86", 64), "attention")):
+    for made, name in ((mixed("sm_86"), "conv"), (attention("sm_86", 64), "attention")):
         found, _ = compile_text(cuda_source(made.texts, small), cuda_flags(small.arch), tmp_path)
         assert {usage.arch for usage in found} == {"sm_86"}
         assert any(f"{name}_kernel" in usage.name for usage in found)

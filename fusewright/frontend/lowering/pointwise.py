@@ -162,12 +162,12 @@ def _logical(op: str) -> Lowering:
     return build
 
 
-def _activation(name: str) -> Lowering:
+def _formula(name: str) -> Lowering:
     def build(call: AtenCall) -> Lowered:
-        x = call.args[0]
-        if x.dtype not in FLOATS:
+        if call.args[0].dtype not in FLOATS:
             return None
-        return decompositions.ACTIVATIONS[name](x, *call.args[1:], **call.kwargs)
+        given = [cast(a, call.dtype) if isinstance(a, TensorExpr) else a for a in call.args]
+        return decompositions.FORMULAS[name](*given, **call.kwargs)
 
     return build
 
@@ -264,7 +264,7 @@ LOWER: dict[str, Lowering] = {
     **{f"aten.{name}": _map(name, 2) for name in BINARY},
     **{f"aten.{name}": _rounding(name) for name in ROUNDING},
     **{f"aten.{name}": _class(name) for name in CLASSES},
-    **{name: _activation(name) for name in decompositions.ACTIVATIONS},
+    **{name: _formula(name) for name in decompositions.FORMULAS},
     **{f"aten.bitwise_{name}": _bitwise(f"bitwise_{name}") for name in ("and", "or", "xor")},
     **{f"aten.__{name}__": _bitwise(f"bitwise_{name}") for name in ("and", "or", "xor")},
     **{f"aten.logical_{name}": _logical(f"bitwise_{name}") for name in ("and", "or", "xor")},

@@ -46,7 +46,7 @@ from fusewright.rewrite.contraction import (
 )
 from fusewright.targets.target import Target
 
-# Below, a launch takes longer than the product; for 16 bits that is a prediction.
+# Below, a launch takes longer than the product [m: gemm-0048]; for 16 bits that is a prediction.
 LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALF, 1 << 30)}
 # Matrices of a batch with fewer results and multiply-adds are faster in PyTorch [m: gemm-0012,
 # gemm-0013, gemm-0014, gemm-0015, gemm-0016, gemm-0018].
@@ -229,7 +229,8 @@ def _complaint(form: Contraction, n: Node, graph: Graph, target: Target) -> str:
     depth = left[-1]
     step = 1 if is_half(n) or _any_splits(form) else SPLIT_STEP
     if isinstance(depth, BatchSize) or depth % step or depth < K_BLOCK:
-        return f"our kernels need {K_BLOCK} or more k, a multiple of {step}, not {size_text(depth)}"
+        multiple = f", a multiple of {step}" if step > 1 else ""
+        return f"our kernels need {K_BLOCK} or more k{multiple}, not {size_text(depth)}"
     flops = 2 * graph.hint(numel(n.shape)) * depth
     if flops < LEAST_FLOPS[n.dtype]:
         return f"{flops / 1e6:.3g} MFLOP are too few for a kernel of ours"

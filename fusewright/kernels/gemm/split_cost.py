@@ -24,7 +24,8 @@ class AddingCost(NamedTuple):
         return (self.once + self.part * parts) / 10
 
 
-# Scratch memory for parts, and the least steps of one, which the device text has, too.
+# Scratch memory for parts, and the least steps of one, which the device text has, too
+# [m: gemm-0040, gemm-0041, gemm-0042, gemm-0043].
 MOST_PARTS_BYTES, PART_STEPS = 32 << 20, 4
 # What adding up takes then, a prediction. Launchers of stream-K are given its numbers; those of
 # split-K stand in the device text, too.

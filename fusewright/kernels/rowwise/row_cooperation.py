@@ -24,11 +24,13 @@ FEW_THREADS = 128  # of a kept row of which there are few
 # Two such blocks that keep their rows fit a processor, with 64 registers for each thread: one loads
 # while the other waits.
 PAIRED_THREADS = 512
-BLOCK_THREADS = (128, 256, PAIRED_THREADS)  # of a cluster's blocks
+# Of a cluster's blocks [m: rowwise-0021, rowwise-0022, rowwise-0023].
+BLOCK_THREADS = (128, 256, PAIRED_THREADS)
 # Deferred rows: vectors of a thread in its part of one, of which shared memory has three; the least
 # run of neighbours, since one thread asks for each of them; the least rows for each block; the most
 # vectors of a thread that are alike in every row and stay in its registers, for each byte of an
-# element: halves are widened beside them.
+# element: halves are widened beside them
+# [m: rowwise-0007, rowwise-0008, rowwise-0009, rowwise-0010, rowwise-0011, rowwise-0012].
 PART_VECTORS, LEAST_RUN_BYTES, LEAST_WAVES, STILL_VECTORS = 9, 4096, 4, 4
 
 

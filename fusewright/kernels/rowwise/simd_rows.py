@@ -19,7 +19,8 @@ NUMBERS = (torch.int32, torch.int64, torch.float64)
 READ = (*FLOAT, *NUMBERS, torch.bool)
 # Of a row that is scanned: a CPU takes 64 of them in a core's L2 side by side.
 LONGEST_ABREAST = 1 << 12
-MOST_TURNED = {True: 32, False: 128}  # elements of a row, if it is whole cache lines
+# Elements of a row, if it is whole cache lines [m: cpu-0016, cpu-0017].
+MOST_TURNED = {True: 32, False: 128}
 
 
 def uses_simd_rows(nest: Nest, graph: Graph) -> bool:

@@ -38,7 +38,8 @@ from fusewright.loopnest.vector_width import ACCESS_BYTES, vector_width
 
 KEEP_COST = 6  # float operations above which a value is kept rather than computed again
 KEEP_CPU_BYTES = 64 * 1024  # half of a core's L2
-SPLIT_COLUMNS = 1 << 16  # a row that outgrows the registers of one thread block
+# A row that outgrows the registers of one thread block [m: rowwise-0001].
+SPLIT_COLUMNS = 1 << 16
 # Elements that a cluster has reduced before all blocks of a GPU have met, and its most blocks.
 SOON, MOST_BLOCKS = 1 << 18, 8
 FEW_ROWS = 96  # with more rows, a block for each row is faster [m: rowwise-0002]

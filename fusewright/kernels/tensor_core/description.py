@@ -55,7 +55,7 @@ def _why(kernel: Kernel, n: Node, kind: Variant, prologue: Prologue) -> tuple[st
     dtype = str(n.dtype).removeprefix("torch.")
     return (
         f"tensor cores: {kind.why.format(dtype=dtype)};",
-        f"{first}; {reductions or 'the rest'} on tiles in shared memory",
+        f"{first}; {reductions or 'the rest'} on its tiles",
     )
 
 
