@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.folders import ROOT
+from tests.support.scripts import load_script
 
-
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("measurements", ROOT / "tools/measurements.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["measurements"] = module  # where dataclasses look for its annotations
-    spec.loader.exec_module(module)
-    return module
-
-
-measurements = tool()
+measurements = load_script("tools/measurements.py")
 RECORDS = measurements.load()
 SOURCES = sorted(
     p for suffix in ("py", "cuh", "h") for p in (ROOT / "fusewright").rglob(f"*.{suffix}")

@@ -6,11 +6,9 @@ The bodies are those of bench/skeleton_cuda.py. Only the tests marked `gpu` run 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,20 +17,15 @@ from typing import Any
 import pytest
 
 from tests.support.cuda_compilers import nvrtc_folder, nvrtc_log, usages
-from tests.support.folders import PACKAGE, ROOT
+from tests.support.folders import PACKAGE
+from tests.support.scripts import load_script
 
 HEADERS = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.cuh"))
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 
 
 def load_bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("skeleton_cuda", ROOT / "bench/skeleton_cuda.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("bench/skeleton_cuda.py")
 
 
 bench = load_bench()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,8 +12,8 @@ from types import ModuleType
 import pytest
 
 from tests.support.folders import ROOT
+from tests.support.scripts import load_script
 
-TOOL = ROOT / "tools" / "code_size.py"
 PLAN = '''"""A module."""
 
 TABLE = {
@@ -39,13 +38,7 @@ class C:
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("code_size_tool", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("tools/code_size.py")
 
 
 @pytest.fixture

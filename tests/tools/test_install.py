@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 import threading
 import time
@@ -11,19 +10,12 @@ from types import ModuleType
 
 import pytest
 
-from tests.support.folders import ROOT
-
-TOOL = ROOT / "tools" / "install.py"
+from tests.support.scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def install() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("install_tool", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("tools/install.py")
 
 
 class Ok(BaseHTTPRequestHandler):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tests.support.folders import ROOT
+from tests.support.scripts import load_script
 
 PTX = """
 .visible .entry fused_0(.param .u64 fused_0_param_0) // -- Begin
@@ -27,13 +25,7 @@ FILE = '_FUSEWRIGHT_CPP = r"""\nextern "C" int run_{name}(int x) {{ return x + {
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("machine_code", ROOT / "tools/machine_code.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("tools/machine_code.py")
 
 
 def test_names_and_comments_may_be_others(tool: ModuleType) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.support.folders import ROOT
+from tests.support.scripts import load_script
 from tests.tools.test_replay import replay  # noqa: F401  # a fixture
 
-TOOL = ROOT / "tools" / "renaming.py"
 KERNEL = """\
 #include <cmath>
 #define FN inline
@@ -39,13 +36,7 @@ def forward(x):
 
 @pytest.fixture(scope="module")
 def renaming() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("renaming_tool", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("tools/renaming.py")
 
 
 def whole(found: Any) -> dict[str, str]:

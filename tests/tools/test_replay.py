@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ import pytest
 
 from fusewright.errors import BadUsage
 from tests.support.folders import ROOT
+from tests.support.scripts import load_script
 
 TOOL = ROOT / "tools" / "replay.py"
 SOME = (
@@ -26,13 +26,8 @@ SOME = (
 
 @pytest.fixture(scope="module")
 def replay() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("replay_tool", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    spec.loader.exec_module(module)
+    module = load_script("tools/replay.py")
     if visible is None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     else:
