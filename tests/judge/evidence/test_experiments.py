@@ -136,6 +136,18 @@ def test_each_change_is_of_another_element(problem: str, rows: int) -> None:
     assert len(places) > 1
 
 
+def test_another_draw_has_as_many_rows_as_what_it_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the reference takes no small change: the same memory must hold it."""
+    order = {"device": "cpu", "accuracy": "contract", "seed": "1f" * 16, "overrides": {}}
+    lab = Oracle({**order, "problem": str(PROBLEMS / "linear_relu.py")})
+    lab.examine()
+    monkeypatch.setattr(lab, "takes", lambda *_: False)
+    values = list[object](lab.inputs("warm", rows=3))
+    label, near = experiments._nearly(lab, values, 0, 3)
+    assert label == "another draw"
+    assert [x.shape for x in tensors(near)] == [x.shape for x in tensors(values)]
+
+
 NORMS = """
 import torch
 from torch import nn
