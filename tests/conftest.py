@@ -56,6 +56,12 @@ COMPILERS = ("c++", "g++", "gcc", "cc", "clang++", "nvcc", "ninja")
 NO_COMPILER = "#!/bin/sh\necho This test needs the mark compiler >&2\nexit 1\n"
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """What a file of tests draws while it is imported is the same, whatever was imported before."""
+    if isinstance(collector, pytest.Module) and "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
 def _inside(item: pytest.Item) -> str:
     """The file of a test, below tests/ and without its suffix."""
     return item.path.relative_to(TESTS).with_suffix("").as_posix()

@@ -76,7 +76,10 @@ def test_whole_models_are_as_good_as_eager(name: str, dtype: torch.dtype) -> Non
         truth, theirs, ours = exact(given.double()), module(given), new(given)
         assert ours.stride() == theirs.stride()
         error, allowed = (ours.double() - truth).norm(), (theirs.double() - truth).norm()
-        assert error <= (1.1 if dtype is torch.float32 else 1.01) * allowed + 1e-12
+        if dtype is torch.float32:  # few results: half a unit each is as good as any other
+            assert error <= max(1.1 * allowed, 2.0**-24 * truth.norm()) + 1e-12
+        else:
+            assert error <= 1.01 * allowed + 1e-12
     strange = x.clone()
     for place, value in ((0, torch.inf), (1, -torch.inf), (-1, torch.nan)):
         strange.view(len(x), -1)[:, place] = value
