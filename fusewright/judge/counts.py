@@ -44,6 +44,10 @@ _RECURRENT = frozenset(
     for name in ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn")
     if hasattr(_aten, name)
 )
+# At most so many processes of a candidate side by side, with so many bytes of tensors together;
+# each, and what is expected of it, hold so many copies of them.
+LANES, HELD = 4, 8
+LANES_BYTES: Mapping[str, int] = {"cpu": 1 << 30, "cuda": 8 << 30}
 # What takes much longer for an element than reading and writing it does.
 _SLOW: Mapping[Any, float] = {
     getattr(_aten, name): 20.0
@@ -199,6 +203,20 @@ class Counts:
     def written(self) -> dict[str, object]:
         """What a report prints, and a replay is given."""
         return asdict(self)
+
+
+def lanes(device: str, tensors: int, live: int) -> int:
+    """How many processes of a candidate are asked side by side: what they hold is all there at
+    once. No clock and no neighbour has a say in it.
+
+    tensors: bytes of arguments, results and state; live: bytes that one run takes beside them.
+    """
+    return max(1, min(LANES, LANES_BYTES[device] // max(lane_bytes(tensors, live), 1)))
+
+
+def lane_bytes(tensors: int, live: int) -> int:
+    """Of one such process, and of what is expected of it."""
+    return HELD * tensors + 2 * live
 
 
 def counts_of(

@@ -12,9 +12,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -27,7 +27,7 @@ from fusewright.judge.isolation import worker_pool
 from fusewright.judge.isolation.processes import Worker
 from fusewright.judge.isolation.worker_pool import CHECKED, Site
 from fusewright.judge.request import PHASES, Limits, Phase, Request
-from fusewright.judge.session import Lost, Progress, Session, Short, Stopped
+from fusewright.judge.session import Lost, Part, Progress, Session, Short, Stopped
 from fusewright.judge.timing import bench
 
 Compiled = Callable[[], Path | None]
@@ -38,8 +38,6 @@ ACCURACIES = ("contract", "loose")
 TRUTHS = ("rows", "whole")
 BASELINES = ("eager", "compile")
 COMPILING = "waiting for the compiler"  # a phase of those whose caller compiles the kernels
-# After one of these nothing that other phases could say would be news.
-_FATAL = ("import", "constructor", "parameters", "structure", "timeout", "protocol", "resources")
 
 
 def judge(  # noqa: PLR0913 -- each is something that a user may ask for
@@ -302,6 +300,7 @@ def _go_on(
 ) -> bench.Timing | None:
     """All that is asked of the candidate."""
     request, sides = session.request, ready.sides
+    session.warm_up(list(ready.workers.values())[: session.lanes])
     if compiled is not None:
         session.costs.enter(COMPILING)
         if (library := compiled()) is not None:
@@ -385,41 +384,62 @@ def _asked(phase: Phase, request: Request) -> bool:
 def _run_phases(session: Session, workers: Mapping[Phase, Worker], sides: list[bench.Side]) -> bool:
     """True if every phase ran to its end."""
     complete = True
-    for slot, (phase, worker) in enumerate(workers.items(), 1):
-        if slot == len(workers) and not session.ledger.failed():
+    parts = [Part(phase, worker, slot) for slot, (phase, worker) in enumerate(workers.items(), 1)]
+
+    def prepare() -> None:
+        if not session.ledger.failed():
             for side in sides:
                 if side.name == bench.CANDIDATE:
                     bench.prepare(session, side)
-        if not _run_phase(session, phase, worker, slot, sides):
+
+    while parts:
+        some, parts = parts[: session.lanes], parts[session.lanes :]
+        session.warm_up(part.worker for part in parts[: session.lanes])
+        if not _run_some(session, some, sides, _silently if parts else prepare):
             complete = False
-            if session.ledger.failed(*_FATAL) or session.spent(session.ledger):
+            if session.is_over():
                 return False
     return complete
 
 
-def _run_phase(
-    session: Session, phase: Phase, worker: Worker, slot: int, sides: list[bench.Side]
+def _run_some(
+    session: Session, some: Sequence[Part], sides: list[bench.Side], prepare: Callable[[], None]
 ) -> bool:
-    """True if it ran to its end.
+    """True if all of them ran to their ends.
 
-    Again with a fresh process where the judge's own was lost, and once where the machine had too
-    little of something.
+    Again with fresh processes where the judge's own was lost, and once, one behind the other, where
+    the machine had too little of something.
+
+    prepare: called when there is one process left to be asked.
     """
-    mark = session.ledger.mark()
-    while True:
+    mark, complete = session.ledger.mark(), True
+    while some:
+        together = some[: session.lanes]
+        last = len(together) == len(some)
         try:
-            session.run_phase(phase, worker, slot)
+            session.run_phases(together, before_the_last=prepare if last else _silently)
         except Lost as lost:
             session.recover(lost)
-            worker = session.start_candidate(phase.name, slot)
+            some = [*_afresh(session, together), *some[len(together) :]]
         except Short as short:
             _make_room(session, sides, short)
             session.ledger.back_to(mark)
-            worker = session.start_candidate(phase.name, slot)
+            some = [*_afresh(session, together), *some[len(together) :]]
         except Stopped:
-            return False
+            complete = False
+            some = () if session.is_over() else some[len(together) :]
         else:
-            return True
+            some, mark = some[len(together) :], session.ledger.mark()
+    return complete
+
+
+def _afresh(session: Session, parts: Sequence[Part]) -> list[Part]:
+    """The same, of processes that know nothing yet."""
+    return [replace(p, worker=session.start_candidate(p.phase.name, p.slot)) for p in parts]
+
+
+def _silently() -> None:
+    """Nothing has to be prepared."""
 
 
 __all__ = ["Judging", "Limits", "judge", "judge_request", "open_judging", "replay"]

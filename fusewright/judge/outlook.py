@@ -122,8 +122,21 @@ def steps_of(
     return made
 
 
+@dataclass
+class _Current:
+    """A step that has begun: what it has taken so far, and how many answers it has heard."""
+
+    step: Step | None
+    spent: float = 0.0
+    heard: int = 0
+
+
 class Outlook:
-    """Of one judging: what is done, what is left."""
+    """Of one judging: what is done, what is left.
+
+    Several steps may be under way, each in a lane of its own; they take turns, and what a moment
+    takes belongs to the step whose turn it is.
+    """
 
     def __init__(
         self, steps: Iterable[Step], behind_s: float, now: Callable[[], float] = time.monotonic
@@ -139,36 +152,48 @@ class Outlook:
         self._paper: dict[str, float] = defaultdict(float)
         self._spent: dict[str, float] = defaultdict(float)
         self._begun = self._since = now()
-        self._at: Step | None = None
-        self._heard = 0
+        self._lane = 0
+        self._at: dict[int, _Current] = {}
+
+    def turn(self, lane: int) -> None:
+        """From now on it is this lane's turn."""
+        self._account()
+        self._lane = lane
 
     def begin(self, name: str) -> None:
-        """The next step, or one that is in no plan."""
-        self._end()
-        self._at, self._since, self._heard = self._left.pop(name, None), self._now(), 0
+        """The next step of the lane whose turn it is, or one that is in no plan."""
+        self._account()
+        ended = self._at.pop(self._lane, None)
+        if ended is not None and ended.step is not None:
+            self._paper[ended.step.kind] += ended.step.seconds
+            self._spent[ended.step.kind] += ended.spent
+        self._at[self._lane] = _Current(self._left.pop(name, None))
 
     def heard(self) -> None:
         """One more answer in the current step."""
-        self._heard += 1
+        self._at[self._lane].heard += 1
 
-    def _end(self) -> None:
-        if self._at is not None:
-            self._paper[self._at.kind] += self._at.seconds
-            self._spent[self._at.kind] += self._now() - self._since
-        self._at = None
+    def _account(self) -> None:
+        now = self._now()
+        if self._lane in self._at:
+            self._at[self._lane].spent += now - self._since
+        self._since = now
 
     def seconds_left(self) -> float:
         """By what is done so far, and by the paper."""
+        self._account()
         rest = sum(step.seconds * self._rate(step.kind) for step in self._left.values())
-        own = 0.0
-        if self._at is not None:
-            done = min(self._heard / max(self._at.messages, 1.0), 1.0)
-            paper = self._at.seconds * self._rate(self._at.kind)
-            own = max(paper - (self._now() - self._since), 0.0)
-            if done:  # as fast as so far, once there is something to go by
-                so_far = (self._now() - self._since) * (1 - done) / done
-                own = (1 - done) * own + done * so_far
-        return own + rest + self._behind
+        return sum(map(self._own, self._at.values())) + rest + self._behind
+
+    def _own(self, at: _Current) -> float:
+        """Seconds left of a step that has begun."""
+        if at.step is None:
+            return 0.0
+        done = min(at.heard / max(at.step.messages, 1.0), 1.0)
+        left = max(at.step.seconds * self._rate(at.step.kind) - at.spent, 0.0)
+        if done:  # as fast as so far, once there is something to go by
+            left = (1 - done) * left + done * at.spent * (1 - done) / done
+        return left
 
     def _rate(self, kind: str) -> float:
         """What a second of such steps' paper has taken so far."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from fusewright.judge.isolation import sandbox
 from fusewright.judge.request import Limits, Phase
-from fusewright.judge.session import Stopped
+from fusewright.judge.session import Part, Stopped
 
 if TYPE_CHECKING:
     from fusewright.judge.isolation.processes import Worker
@@ -85,7 +85,7 @@ def _run(session: Session, slot: int, worker: Worker, folder: Path) -> str | Non
     """What the tool found: empty for nothing, None if it did not finish its work."""
     limits = Limits(600, 600, 1200, session.request.limits.call_s * _SLOWDOWN, 120)
     with contextlib.suppress(Stopped):  # the ledger knows; the tool's log says where
-        session.run_phase(_PHASE, worker, slot, limits)
+        session.run_phases([Part(_PHASE, worker, slot, shares=False)], limits)
     session.part()
     return _read(sorted(folder.glob("*.log")))
 

@@ -12,8 +12,9 @@ import importlib.util
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,20 @@ from fusewright.judge.isolation.worker_pool import CHECKED, ROOM, Site
 from fusewright.judge.request import Limits, Phase, Request
 
 TOO_SLOW = "it is too slow to be judged"
+ABANDONED = "what ran beside it has ended the phase"
+# What is asked of one process; each turn ends where an answer of it is waited for.
+Turns = Generator[None, None, None]
 Progress = Callable[[str], None]  # see `progress.Left` for what else it may take
 _ERRORS: Mapping[str, type[FusewrightError]] = {
     c.__name__: c for c in (BadUsage, UnusableProblem, NotVerifiable, InternalError)
 }
+# After one of these nothing that other phases could say would be news.
+FATAL = ("import", "constructor", "parameters", "structure", "timeout", "protocol", "resources")
 # glibc fills memory with the complement: bytes that make large numbers in every type, never zeros
 # or numbers too small to notice.
 POISONS = (*range(0x01, 0x30), *range(0x80, 0xB0))
 RENEWALS = 4  # so many trusted workers may lose their GPU to what the judge has invented
+YOUNG = 10  # messages, after which a worker has called its model for the first time
 # Words in a source that promise a compiler run; only its deadline depends on them.
 _BUILDS = ("load_inline", "cpp_extension", "triton", "torch.compile", "subprocess", "nvrtc")
 
@@ -76,6 +83,20 @@ class Lost(NotVerifiable):
         self.case = case
 
 
+@dataclass(frozen=True)
+class Part:
+    """A phase, the process that is asked, and the memory that it shares with the judge."""
+
+    phase: Phase
+    worker: Worker
+    slot: int
+    shares: bool = True  # memory of a GPU
+
+
+def _nothing() -> None:
+    """Nothing is to be done."""
+
+
 class Session:
     """One judging: its workers, its ledger, its log."""
 
@@ -95,6 +116,7 @@ class Session:
         self.lab: dict[str, Any] = {}
         self.cases: list[dict[str, str]] = []
         self._slot_of: dict[Worker, Slot] = {}
+        self._shared: dict[Worker, int] = {}  # bytes on the GPU, for what it answers
         self._sent: dict[Worker, int] = {}
         self._received: dict[Worker, int] = {}
         self._builds = False
@@ -109,9 +131,15 @@ class Session:
         self._planned: Mapping[str, int] = {}
         self.waited_s = 0.0  # for answers of the candidate
         self.adopted = ""  # the hash of kernels that the caller has compiled, if it has
+        self._lanes = 1  # processes of a candidate that may be asked side by side
         self.alone = False  # has something been tried again, with the machine to itself?
         self._kills = shortage.kills()
         self._short: list[str] = []  # what the current phase could not do for want of memory
+
+    @property
+    def lanes(self) -> int:
+        """How many processes of the candidate are asked side by side."""
+        return 1 if self.alone else self._lanes
 
     @property
     def reference(self) -> Worker:
@@ -207,10 +235,10 @@ class Session:
         number = self._received.get(worker, -1) + 1
         self._received[worker] = number
         body = worker.channel.receive(time.monotonic() + seconds, RECORD_LIMIT)
-        nonce = worker.nonce
         record = decode_record(
-            body, nonce=nonce, sequence=number, region_bytes=self.slots[0].outputs.size
-        )
+            body, nonce=worker.nonce, sequence=number, region_bytes=self.slots[0].outputs.size,
+            device_bytes=self._shared.get(worker, 0),
+        )  # fmt: skip
         self._slot_of[worker].take(record.tensors)
         self.costs.took([tensor.nbytes for tensor in record.tensors])
         return record
@@ -221,25 +249,107 @@ class Session:
 
     # --- phases -----------------------------------------------------------------------------
 
-    def run_phase(
-        self, phase: Phase, worker: Worker, slot: int, limits: Limits | None = None
+    def run_phases(
+        self,
+        parts: Sequence[Part],
+        limits: Limits | None = None,
+        before_the_last: Callable[[], None] = _nothing,
     ) -> None:
-        """All experiments of one process; Stopped if the candidate cannot be asked further."""
-        self.progress(phase.name)
-        only, self.limits = self.request.only, limits or self.request.limits
+        """All experiments of some processes, side by side: while some compute, another is judged.
+
+        The turns go round, in an order that no clock has a say in; but the first process is asked
+        alone until it has built its kernels. Stopped if one of them cannot be asked further; the
+        others are asked all the same, unless nothing that they could say would be news.
+
+        before_the_last: called when there is one process left to be asked.
+        """
+        self.progress(", ".join(part.phase.name for part in parts))
+        self.limits = limits or self.request.limits
+        waiting = deque((lane, self._turns(part)) for lane, part in enumerate(parts))
+        prepare, stopped = before_the_last, None
         try:
-            self._expect_ready(worker)
-            for experiment in phase.experiments:
-                if not only or experiment in (*only, "setup"):
+            while waiting:
+                if len(waiting) == 1:
+                    prepare()
+                    prepare = _nothing
+                lane, turns = waiting[0]
+                if self.outlook is not None:
+                    self.outlook.turn(lane)
+                try:
+                    next(turns)
+                except StopIteration:
+                    waiting.popleft()
+                except Stopped as error:
+                    waiting.popleft()
+                    if self.is_over():
+                        raise
+                    stopped = error
+                else:
+                    if not self._builds_still():
+                        waiting.rotate(-1)
+        finally:
+            for _, turns in waiting:
+                turns.close()
+        if stopped is not None:
+            raise stopped
+
+    def _turns(self, part: Part) -> Turns:
+        """Of one phase."""
+        only, worker = self.request.only, part.worker
+        try:
+            yield from self._expect_ready(worker)
+            if part.shares:
+                yield from self._share(worker, part.slot)
+            for name in part.phase.experiments:
+                if not only or name in (*only, "setup"):
                     if self.outlook is not None:
-                        self.outlook.begin(f"{phase.name} {experiment}")
-                    self.run_experiment(experiment, worker, slot, "problem", self.ledger)
+                        self.outlook.begin(f"{part.phase.name} {name}")
+                    yield from self._experiment(name, worker, part.slot, "problem", self.ledger)
             self._demand_room()
         except Stopped:
             self._demand_room()
             raise
+        except GeneratorExit:
+            worker.kill(ABANDONED)
+            raise
         finally:
             self.send_off(worker)
+            if self._shared.pop(worker, 0):
+                with contextlib.suppress(NotVerifiable):  # it is gone, and that is known
+                    self.ask_reference(do="unshare", slot=part.slot)
+
+    def _share(self, worker: Worker, slot: int) -> Turns:
+        """From now on it is asked, and answers, in memory of the GPU, where that can be shared."""
+        if self.request.device != "cuda":
+            return
+        size = int(self.ask_reference(do="share", lab="problem", slot=slot)["bytes"])
+        if not size:
+            return
+        deadline = time.monotonic() + self.limits.start_s
+        descriptors = self.reference.channel.receive_descriptors(2, deadline)
+        try:
+            self.post(worker, {"do": "share", "bytes": size})
+            worker.channel.send_descriptors(descriptors, deadline)
+            yield
+            record = self.collect(worker, self.limits.start_s)
+        except (Gone, Late, ProtocolViolation) as error:
+            worker.kill("it did not take what is shared")
+            raise NotVerifiable(f"A worker could not start here: {error}.") from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        if record.kind == "done":
+            self._shared[worker] = size
+        else:  # its driver refuses: through the host, then
+            self.ask_reference(do="unshare", slot=slot)
+
+    def _builds_still(self) -> bool:
+        """Would several processes build the same kernels now?"""
+        return self._builds and not self.adopted and "fresh" not in self.asked
+
+    def is_over(self) -> bool:
+        """Would nothing be news that could still be found out?"""
+        return self.ledger.failed(*FATAL) or self.spent(self.ledger)
 
     def _demand_room(self) -> None:
         """Was there memory for everything? What refutes does so all the same."""
@@ -266,9 +376,19 @@ class Session:
             self._look_back(worker, worker.finish(self.limits.leave_s))
         self._leaving.clear()
 
-    def _expect_ready(self, worker: Worker) -> None:
+    def warm_up(self, workers: Iterable[Worker]) -> None:
+        """Have these start CUDA, if the device needs that, before anybody waits for it."""
+        for worker in workers:
+            if self.request.device == "cuda" and worker not in self._sent:
+                with contextlib.suppress(Gone, Late, OSError):  # whoever asks it next is told
+                    self.post(worker, {"do": "warm up"})
+
+    def _expect_ready(self, worker: Worker) -> Turns:
+        yield
         try:
             record = self.collect(worker, self.limits.start_s)
+            if self._sent.get(worker):  # it has been told to warm up
+                self.collect(worker, self.limits.start_s)
         except (Gone, Late, ProtocolViolation) as error:
             end = worker.kill("it did not start")
             last = end.tail.strip().splitlines()[-1:] or [end.exit]
@@ -276,19 +396,22 @@ class Session:
         if record.kind != "ready":
             raise Stopped
 
-    def run_experiment(
+    def _experiment(
         self, experiment: str, worker: Worker, slot: int, lab: str, ledger: Ledger, source: str = ""
-    ) -> None:
+    ) -> Turns:
         ignored = list(self.request.ignored) if ledger is self.ledger else []
         options = {"case": self.request.case, "ignored": ignored}
         begin = {"do": "begin", "lab": lab, "experiment": experiment, "slot": slot}
         reply = self.ask_reference(**begin, options=options)
         while "step" in reply:
             message = self._completed(reply["step"], source or self.source)
+            seconds = self._seconds(message, float(reply["seconds"]), worker)
             asked = time.monotonic()
             try:
-                seconds = self._seconds(message, float(reply["seconds"]), worker)
-                record = self.ask_candidate(worker, message, seconds)
+                self.post(worker, message)
+                yield
+                heard = time.monotonic()  # from here on it is waited for
+                record = self.collect(worker, seconds)
             except (Gone, Late, ProtocolViolation) as error:
                 self._demand_fairness(worker, error, asked, float(reply["seconds"]), slot)
                 why = self._record_death(worker, error, f"{experiment}: {message['do']}", ledger)
@@ -297,7 +420,7 @@ class Session:
                 raise Stopped from error
             if record.kind == "raised" and record.text.startswith(NO_ROOM):
                 raise NotVerifiable(f"A worker cannot write its files ({record.text}). {ROOM}")
-            self.waited_s += time.monotonic() - asked
+            self.waited_s += time.monotonic() - heard
             if lab == "problem" and self.outlook is not None:
                 self.outlook.heard()
                 self._tell()
@@ -343,7 +466,7 @@ class Session:
         return {**step, **own, "threads": self.lab["threads"]}
 
     def _seconds(self, message: Mapping[str, Any], eager_s: float, worker: Worker) -> float:
-        limits, young = self.limits, self._sent.get(worker, 0) < 8
+        limits, young = self.limits, self._sent.get(worker, 0) < YOUNG
         if self._builds and young:
             return limits.build_s
         if message["do"] in ("import", "construct"):  # the first may compile, the second start CUDA
@@ -400,7 +523,7 @@ class Session:
         if end.reason.startswith("limit"):
             self.ledger.add("resources", "fail", f"{worker.name} ended with {end.exit}")
         told = self.ledger.failed("crash", "timeout", "protocol", "resources")
-        if not end.clean and not told and end.reason != TOO_SLOW:
+        if not end.clean and not told and end.reason not in (TOO_SLOW, ABANDONED):
             self.ledger.add("dirty-exit", "note", f"{worker.name} ended with {end.exit}")
         self._demand_dead(worker, end)
 
@@ -428,7 +551,7 @@ class Session:
         load = {"do": "import", **what, "class": "Model", "threads": self.lab["threads"]}
         steps = self.ask_reference(do="prepare", lab="problem", slot=slot)["steps"]
         try:
-            self._expect_ready(worker)
+            exhaust(self._expect_ready(worker))
             for step in (load, *steps, {"do": "flags"}):
                 record = self.ask_candidate(worker, step, self.limits.build_s)
         except (Gone, Late, ProtocolViolation):
@@ -470,13 +593,14 @@ class Session:
         path.write_text(PROBLEM, encoding="utf-8")
         self.open_lab("canary", path, {})
         self.ask_reference(do="examine", lab="canary")
-        self._expect_ready(worker)
+        exhaust(self._expect_ready(worker))
         surprises = []
         for name, canary in CANARIES.items():
             ledger = Ledger(())
             for experiment in ("setup", "fresh"):
+                asked = experiment, worker, slot, "canary", ledger
                 try:
-                    self.run_experiment(experiment, worker, slot, "canary", ledger, canary.source)
+                    exhaust(self._experiment(*asked, canary.source))
                 except Stopped:
                     break
             accepted = not ledger.failed() and bool(ledger.rows())
@@ -512,8 +636,10 @@ class Session:
         begin = time.monotonic()
         found = self.ask_reference(do="examine", lab="problem")
         self.examined_s = time.monotonic() - begin
-        self.counts, self._planned, weak = found["counts"], found["planned"], found["weak"]
-        return list(weak)
+        self.counts, self._planned, self._lanes = (
+            found[key] for key in ("counts", "planned", "lanes")
+        )
+        return list(found["weak"])
 
     def look_ahead(self, phases: Sequence[Phase]) -> None:
         """From here on it can be said how much of these is done."""
@@ -587,6 +713,12 @@ class Session:
             "seed": self.seed, "request": own | paths, "counts": dict(self.counts),
             "cases": self.cases, "asked": self.asked,
         }  # fmt: skip
+
+
+def exhaust(turns: Turns) -> None:
+    """All turns, with nothing beside them."""
+    for _ in turns:
+        continue
 
 
 def _patience() -> float:

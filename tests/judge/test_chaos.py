@@ -159,13 +159,13 @@ def test_a_worker_killed_at_any_step_is_never_verified(
 def test_without_the_trusted_worker_nothing_is_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_phase = Session.run_phase
+    run_phases = Session.run_phases
 
-    def killing(self: Session, *rest: Any) -> None:
+    def killing(self: Session, *rest: Any, **more: Any) -> None:
         os.kill(supervisor.descendants(self.reference.pid)[-1], signal.SIGKILL)
-        run_phase(self, *rest)
+        run_phases(self, *rest, **more)
 
-    monkeypatch.setattr(Session, "run_phase", killing)
+    monkeypatch.setattr(Session, "run_phases", killing)
     verdict = judged(request(tmp_path))
     assert verdict.verdict == "not-verified"
     assert verdict.exit_code == 3
@@ -175,16 +175,16 @@ def test_without_the_trusted_worker_nothing_is_verified(
 def test_without_the_nursery_nothing_is_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_phase = Session.run_phase
+    run_phases = Session.run_phases
 
-    def killing(self: Session, *rest: Any) -> None:
-        run_phase(self, *rest)
+    def killing(self: Session, *rest: Any, **more: Any) -> None:
+        run_phases(self, *rest, **more)
         nursery = self.site.nursery(CHECKED)
         os.kill(nursery.pid, signal.SIGKILL)
         while nursery.alive():
             time.sleep(0.01)
 
-    monkeypatch.setattr(Session, "run_phase", killing)
+    monkeypatch.setattr(Session, "run_phases", killing)
     verdict = judged(request(tmp_path))
     assert verdict.verdict == "not-verified"
     assert "starts workers" in verdict.reason
@@ -231,13 +231,13 @@ def test_a_disk_that_is_full_at_the_start(tmp_path: Path, small_disk: Path) -> N
 def test_a_disk_that_fills_up_on_the_way_refutes_nobody(
     tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_phase = Session.run_phase
+    run_phases = Session.run_phases
 
-    def filling(self: Session, *rest: Any) -> None:
+    def filling(self: Session, *rest: Any, **more: Any) -> None:
         fill(small_disk)
-        run_phase(self, *rest)
+        run_phases(self, *rest, **more)
 
-    monkeypatch.setattr(Session, "run_phase", filling)
+    monkeypatch.setattr(Session, "run_phases", filling)
     verdict = judged(request(tmp_path))
     assert verdict.verdict == "not-verified", verdict.reason
     assert "TMPDIR" in verdict.reason

@@ -43,7 +43,12 @@ from fusewright.judge.evidence.pytree import elements, mapped, nbytes, upcast
 from fusewright.judge.evidence.same_answers import alike, all_alike, exactly, identical, nearly
 from fusewright.judge.evidence.signed_zeros import with_other_zeros
 from fusewright.judge.evidence.tied_tensors import each, first_names, place_in, slots
-from fusewright.judge.isolation import memory_limit, model_attributes, tensor_transport
+from fusewright.judge.isolation import (
+    device_memory,
+    memory_limit,
+    model_attributes,
+    tensor_transport,
+)
 from fusewright.judge.isolation import problem_files as beside
 from fusewright.judge.isolation.output_reuse import Kept
 from fusewright.judge.isolation.tensor_transport import pack, results_of, tensors_of, values_in
@@ -57,6 +62,9 @@ CROWDED = 3.0  # times as long as before: then others are on the device
 WITH_GRADIENTS = " with gradients"
 POOL = 16  # so many times the rows of a call are kept of a draw, or such a part of it
 SCARCE = 32  # times the bytes of a call: with less of a GPU's memory, what can be drawn is not kept
+# Shared memory of a GPU: room for such a multiple of the bytes of a call, or of the state, and some
+# more, where it and what is taken out of it are no more than such a share of the GPU's.
+ROOM, SMALL_ROOM, ROOM_SHARE = 1.25, 64 << 20, 0.25
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 
@@ -163,7 +171,7 @@ class Oracle:
 
     def paper(self, values: Sequence[object]) -> Counts:
         """What calls with such arguments cost, and so how many of them are made."""
-        given, held = nbytes(tensors_of(values)), nbytes(self.state.values())
+        given, held = nbytes(tensors_of(values)), self.held
         try:
             work, made = work_of(lambda: self._run_on_copies(values))
         except Illegal:  # it does not run while somebody counts
@@ -638,6 +646,19 @@ class Oracle:
         run = partial(self.run_quietly, values, state, self.modes[0])
         given = [*tensors_of(values), *state.values()]
         return floors(self.call_bytes, run, given, self.device, eager_s)
+
+    @property
+    def held(self) -> int:
+        """Bytes of the state."""
+        return nbytes(self.state.values())
+
+    def shared_bytes(self) -> int:
+        """Of the memory on a GPU that it shares with a candidate's worker for what that is asked,
+        and as much again for what it answers; 0 where these go through the host."""
+        if self.device != "cuda":
+            return 0
+        size = device_memory.rounded(int(ROOM * max(self.call_bytes, self.held)) + SMALL_ROOM)
+        return size if 3 * size <= model_states.memory("cuda") * ROOM_SHARE else 0
 
     def cast(self, dtype: torch.dtype) -> Oracle:
         """The same problem after `model.to(dtype)`; its truth is float64 on the cast numbers."""

@@ -7,6 +7,7 @@ to a candidate's worker and the checked answer back.
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import socket
 import traceback
@@ -16,9 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fusewright.errors import FusewrightError
 from fusewright.judge import outlook
+from fusewright.judge.counts import lanes
 from fusewright.judge.evidence import experiment_table
 from fusewright.judge.evidence.legal_inputs import (
     DeviceLost,
@@ -29,9 +32,9 @@ from fusewright.judge.evidence.legal_inputs import (
 )
 from fusewright.judge.evidence.oracle import NotJudgeable, Oracle
 from fusewright.judge.evidence.trial import Refused, Starved, Steps, Trial, options_of
-from fusewright.judge.isolation import memory_limit, sandbox, tensor_transport
+from fusewright.judge.isolation import device_memory, memory_limit, sandbox, tensor_transport
 from fusewright.judge.isolation.pinned_memory import ASKED, Pinned, map_pinned
-from fusewright.judge.isolation.protocol import Channel, Gone
+from fusewright.judge.isolation.protocol import ON_DEVICE, Channel, Gone
 from fusewright.judge.timing.timed_answers import Timed
 
 FOREVER = float("inf")
@@ -65,6 +68,7 @@ def main(config: Message) -> None:
         if message.get("device") == "cpu":  # of a problem that is opened
             memory_limit.limit_worker()
         channel.send_json(_reply(bench, message), FOREVER)
+        bench.hand_over(channel)
         bench.meanwhile()
 
 
@@ -103,6 +107,17 @@ class Bench:
         self._running: dict[int, tuple[Steps, Trial]] = {}
         self._after: Callable[[], None] | None = None
         self._timed: dict[str, Timed] = {}
+        self._shared: dict[int, tuple[Tensor, Tensor]] = {}  # memory of the GPU, by slot
+        self._shared_bytes = 0  # at most, so far
+        self._to_hand: list[int] = []  # descriptors that the last message has promised
+
+    def hand_over(self, channel: Channel) -> None:
+        """What was promised comes behind the message."""
+        if self._to_hand:
+            channel.send_descriptors(self._to_hand, FOREVER)
+            for descriptor in self._to_hand:
+                os.close(descriptor)
+            self._to_hand = []
 
     def meanwhile(self) -> None:
         """Compute what will be expected while the candidate is at work."""
@@ -127,7 +142,55 @@ class Bench:
         lab = self._labs[message["lab"]]
         lab.examine()
         planned = {part: lab.counts.calls(part, most) for part, most in outlook.PLANNED.items()}
-        return {"weak": lab.weak, "counts": lab.counts.written(), "planned": planned}
+        return {
+            "weak": lab.weak, "counts": lab.counts.written(), "planned": planned,
+            "lanes": lanes(lab.device, lab.call_bytes + lab.held, lab.own_peak),
+        }  # fmt: skip
+
+    def do_share(self, message: Message) -> Message:
+        """Memory of the GPU for what a slot's worker is asked and answers; of 0 bytes, if none.
+
+        Two descriptors of it come behind the message.
+        """
+        lab, slot = self._labs[message["lab"]], int(message["slot"])
+        self.do_unshare(message)
+        size = lab.shared_bytes()
+        if not size:
+            return {"bytes": 0}
+        made: list[tuple[Tensor, int]] = []
+        try:
+            for _ in range(2):
+                made.append(device_memory.create(size))
+        except OSError:  # it is full, or the driver cannot: then through the host
+            for memory, descriptor in made:
+                os.close(descriptor)
+                device_memory.discard(memory)
+            return {"bytes": 0}
+        for memory, _ in made:
+            memory.zero_()  # it may have held what this process expects
+        device_memory.settle()
+        self._shared[slot] = made[0][0], made[1][0]
+        held = sum(memory.numel() for pair in self._shared.values() for memory in pair)
+        self._shared_bytes = max(self._shared_bytes, held)
+        self._slots[slot][0].device = made[0][0]
+        self._to_hand = [descriptor for _, descriptor in made]
+        return {"bytes": size}
+
+    def do_unshare(self, message: Message) -> Message:
+        """This slot's memory of the GPU is not used any more, if it has any."""
+        slot = int(message["slot"])
+        for region in self._slots[slot]:
+            region.device = None
+        for memory in self._shared.pop(slot, ()):
+            device_memory.discard(memory)
+        return {}
+
+    def _take(self, slot: int, record: Message) -> None:
+        """What was answered on the GPU, before anybody looks at it: its sender can change it."""
+        ends = [t["offset"] + t["nbytes"] - ON_DEVICE for t in record["tensors"] if t["nbytes"]]
+        if slot in self._shared and max(ends, default=0) > 0:
+            self._slots[slot][1].device = self._shared[slot][1][: max(ends)].clone()
+            device_memory.settle()
 
     def do_begin(self, message: Message) -> Message:
         lab, slot = self._labs[message["lab"]], int(message["slot"])
@@ -136,7 +199,9 @@ class Bench:
         return self._advance(slot, None)
 
     def do_answer(self, message: Message) -> Message:
-        return self._advance(int(message["slot"]), message["record"])
+        slot = int(message["slot"])
+        self._take(slot, message["record"])
+        return self._advance(slot, message["record"])
 
     def do_abort(self, message: Message) -> Message:
         """The candidate's worker is gone: close the experiment, keep its rows."""
@@ -160,7 +225,7 @@ class Bench:
         runs = sum((lab.runs for lab in self._labs.values()), Counter[str]())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         if any(lab.device == "cuda" for lab in self._labs.values()):
-            peak = torch.cuda.max_memory_reserved()
+            peak = torch.cuda.max_memory_reserved() + self._shared_bytes
         return {"runs": dict(runs), "peak_bytes": peak}
 
     # --- timing -----------------------------------------------------------------------------

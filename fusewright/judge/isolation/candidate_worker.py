@@ -31,7 +31,12 @@ from torch import Tensor, nn
 from fusewright.common.call_arguments import call, split
 from fusewright.common.default_device import default_device
 from fusewright.judge.evidence.pytree import mapped
-from fusewright.judge.isolation import model_attributes, tensor_transport, torch_globals
+from fusewright.judge.isolation import (
+    device_memory,
+    model_attributes,
+    tensor_transport,
+    torch_globals,
+)
 from fusewright.judge.isolation.one_call import Copies, in_one_breath
 from fusewright.judge.isolation.output_reuse import Kept
 from fusewright.judge.isolation.parameter_holders import REPLACING, entries, hold
@@ -74,6 +79,7 @@ def main(config: Message) -> None:
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
     _draw_seeds()
     host = Host(inputs_fd, outputs_fd, str(options["device"]), cold=bool(options.get("cold")))
+    host.handed = channel.receive_descriptors
     ready = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     answer = Record(KINDS[READY], (), ready, _NO_CLOCKS)
     sequence, own, said, done = 0, own_code(), Record, KINDS[DONE]
@@ -132,6 +138,7 @@ class Host:
         on_gpu = device == "cuda"
         self.inputs = map_pinned(inputs_fd, writable=False, for_gpu=on_gpu, most=ASKED)
         self.outputs = map_pinned(outputs_fd, writable=True, for_gpu=on_gpu)
+        self.handed: Callable[[int, float], list[int]]  # descriptors that come behind a message
         self.make: Callable[..., nn.Module] | None = None
         self.home: tensor_transport.Home | None = None
         self.instances: dict[int, nn.Module] = {}
@@ -170,6 +177,21 @@ class Host:
 
 
 # --- setting up -------------------------------------------------------------------------------
+
+
+def _warm_up(host: Host, _: Message) -> Record:
+    """Have the context of CUDA that the model's construction would wait for."""
+    torch.zeros(1, device=host.device)
+    _synchronize()
+    return host.done("", [], [])
+
+
+def _share(host: Host, message: Message) -> Record:
+    """Memory of the GPU, for arguments and for results."""
+    inputs, outputs = host.handed(2, FOREVER)
+    shared = [device_memory.open_shared(d, message["bytes"]) for d in (inputs, outputs)]
+    host.inputs.device, host.outputs.device = shared
+    return host.done("", [], [])
 
 
 def _import(host: Host, message: Message) -> Record:
@@ -254,6 +276,7 @@ def _load(host: Host, message: Message) -> Record:
         if how in REPLACING:
             values = {name: _clone(value) for name, value in values.items()}
     hold(model, values, how)
+    tensor_transport.settle_all(host.inputs)
     return host.done("", [], [])
 
 
@@ -462,5 +485,6 @@ class DeviceClock:
 
 HANDLERS: Mapping[str, Callable[[Host, Message], Record]] = {
     "import": _import, "construct": _construct, "state": _state, "load": _load, "call": _call,
-    "held": _held, "flags": _flags, "repeat": _repeat,
+    "held": _held, "flags": _flags, "repeat": _repeat, "warm up": _warm_up,
+    "share": _share,
 }  # fmt: skip

@@ -21,6 +21,7 @@ import warnings
 from contextlib import suppress
 
 import torch
+from torch import Tensor
 
 from fusewright.judge.isolation.shared_slot import KEPT
 
@@ -40,6 +41,7 @@ class Pinned(mmap.mmap):
     writable = True
     most = KEPT
     for_gpu = False
+    device: Tensor | None = None  # what lies behind it, from ON_DEVICE on: memory of the GPU
     _registered = 0  # bytes, from the first one on
 
     def reach(self, end: int) -> None:

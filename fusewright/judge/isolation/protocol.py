@@ -17,7 +17,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MAGIC = b"FWJ1"
@@ -27,6 +27,7 @@ MAX_TENSORS = 8192
 MAX_TEXT = 256 * 1024
 MAX_JSON = 64 * 1024 * 1024
 REGION_BYTES = 64 << 30  # address space only: pages exist once they are written
+ON_DEVICE = 1 << 50  # offsets from here on are of the memory that two processes share on a GPU
 
 # Position = code on the wire.
 DTYPES: tuple[tuple[str, int], ...] = (
@@ -45,6 +46,7 @@ REQUIRES_GRAD, HAS_GRAD_FN, OVERLAPPING, ABSENT, OTHER_DEVICE = 1, 2, 4, 8, 16
 ALL_FLAGS = REQUIRES_GRAD | HAS_GRAD_FN | OVERLAPPING | ABSENT | OTHER_DEVICE
 
 _FRAME = struct.Struct("<4sI")
+_HANDED = b"D"  # what descriptors come with
 _HEADER = struct.Struct(f"<{NONCE_BYTES}sIHHIQQQ")  # nonce, sequence, kind, tensors, text, 3 clocks
 _TENSOR = struct.Struct(f"<BBHiQQ{MAX_DIMS}q")  # dtype, ndim, flags, alias, offset, bytes, shape
 
@@ -94,8 +96,13 @@ def _encode_tensor(t: TensorRecord) -> bytes:
     return _TENSOR.pack(code, len(t.shape), t.flags, t.alias, t.offset, t.nbytes, *shape)
 
 
-def decode_record(body: bytes, *, nonce: bytes, sequence: int, region_bytes: int) -> Record:
-    """Check every field of an untrusted message; raise ProtocolViolation at the first bad one."""
+def decode_record(
+    body: bytes, *, nonce: bytes, sequence: int, region_bytes: int, device_bytes: int = 0
+) -> Record:
+    """Check every field of an untrusted message; raise ProtocolViolation at the first bad one.
+
+    region_bytes, device_bytes: of the shared memory on the host and on the device.
+    """
     if len(body) < _HEADER.size:
         raise ProtocolViolation(f"a message of {len(body)} bytes is shorter than its header")
     found, number, kind, count, text_bytes, *clocks = _HEADER.unpack_from(body)
@@ -110,12 +117,13 @@ def decode_record(body: bytes, *, nonce: bytes, sequence: int, region_bytes: int
     if len(body) != _HEADER.size + count * _TENSOR.size + text_bytes:
         raise ProtocolViolation("the length of a message contradicts its header")
     at = _HEADER.size
-    tensors = tuple(_decode_tensor(body, at + i * _TENSOR.size, region_bytes) for i in range(count))
+    sizes = region_bytes, device_bytes
+    tensors = tuple(_decode_tensor(body, at + i * _TENSOR.size, *sizes) for i in range(count))
     text = body[at + count * _TENSOR.size :].decode("utf-8", "replace")
     return Record(KINDS[kind], tensors, text, (clocks[0], clocks[1], clocks[2]))
 
 
-def _decode_tensor(body: bytes, at: int, region_bytes: int) -> TensorRecord:
+def _decode_tensor(body: bytes, at: int, region_bytes: int, device_bytes: int) -> TensorRecord:
     code, ndim, flags, alias, offset, nbytes, *dims = _TENSOR.unpack_from(body, at)
     if code >= len(DTYPES) or ndim > MAX_DIMS or flags & ~ALL_FLAGS:
         raise ProtocolViolation(f"tensor of dtype {code}, {ndim} dimensions, flags {flags}")
@@ -124,7 +132,8 @@ def _decode_tensor(body: bytes, at: int, region_bytes: int) -> TensorRecord:
         raise ProtocolViolation(f"tensor of shape {dims}")
     name, item = DTYPES[code]
     wanted = 0 if flags & ABSENT else math.prod(shape) * item
-    if nbytes != wanted or offset + nbytes > region_bytes:
+    end = ON_DEVICE + device_bytes if device_bytes and offset >= ON_DEVICE else region_bytes
+    if nbytes != wanted or offset + nbytes > end:
         raise ProtocolViolation(f"{nbytes} bytes at {offset} for {name}{list(shape)}")
     if not -1 <= alias < MAX_TENSORS:
         raise ProtocolViolation(f"tensor alias {alias}")
@@ -168,6 +177,27 @@ class Channel:
         """From a trusted process only."""
         message: dict[str, object] = json.loads(self.receive(deadline))
         return message
+
+    def send_descriptors(self, descriptors: Sequence[int], deadline: float) -> None:
+        """Behind a message that says how many there are; the caller closes its own."""
+        self._wait(select.POLLOUT, deadline)
+        try:
+            socket.send_fds(self._socket, [_HANDED], descriptors)
+        except OSError as error:
+            raise Gone(str(error)) from error
+
+    def receive_descriptors(self, count: int, deadline: float) -> list[int]:
+        """As many as the last message has said."""
+        self._wait(select.POLLIN, deadline)
+        try:
+            said, found, _, _ = socket.recv_fds(self._socket, len(_HANDED), count)
+        except OSError as error:
+            raise Gone(str(error)) from error
+        if said != _HANDED or len(found) != count:
+            for descriptor in found:
+                os.close(descriptor)
+            raise ProtocolViolation(f"{len(found)} descriptors, where {count} were due")
+        return found
 
     def _read(self, count: int, deadline: float) -> bytes:
         parts = bytearray()

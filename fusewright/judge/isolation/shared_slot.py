@@ -17,7 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from fusewright.judge.isolation.protocol import ProtocolViolation, Region, TensorRecord, map_region
+from fusewright.judge.isolation.protocol import (
+    ON_DEVICE,
+    ProtocolViolation,
+    Region,
+    TensorRecord,
+    map_region,
+)
 
 BLOCK = 512  # bytes: the unit in which the system counts what a file takes
 COPIERS = min(8, len(os.sched_getaffinity(0)))
@@ -40,8 +46,11 @@ class Slot:
     taken: Region
 
     def take(self, tensors: Sequence[TensorRecord]) -> None:
-        """Copy what these records announce, and no more than has been written."""
-        places = [(t.offset, t.nbytes) for t in tensors if t.nbytes]
+        """Copy what these records announce, and no more than has been written.
+
+        What lies on a GPU is taken by the judge's worker.
+        """
+        places = [(t.offset, t.nbytes) for t in tensors if t.nbytes and t.offset < ON_DEVICE]
         total = sum(size for _, size in places)
         written = os.fstat(self.outputs.fd).st_blocks * BLOCK if places else 0
         if total > written:

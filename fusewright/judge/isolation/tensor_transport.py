@@ -22,12 +22,14 @@ from fusewright.common.call_arguments import Inputs, names_of, places_of, read, 
 from fusewright.common.containers import BY_NAME, kind_of
 from fusewright.common.problem_file import PRIVATE
 from fusewright.judge.evidence.pytree import tensors as every_tensor
-from fusewright.judge.isolation.pinned_memory import reach
+from fusewright.judge.isolation.device_memory import settle
+from fusewright.judge.isolation.pinned_memory import Pinned, reach
 from fusewright.judge.isolation.protocol import (
     ABSENT,
     DTYPE_CODES,
     HAS_GRAD_FN,
     MAX_DIMS,
+    ON_DEVICE,
     OTHER_DEVICE,
     OVERLAPPING,
     REQUIRES_GRAD,
@@ -47,7 +49,8 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 NO_COPIES: Mapping[int, Tensor] = MappingProxyType({})
 # Bound before any candidate is imported: its process uses these and never `x.method()`.
 _detach, _contiguous, _copy = Tensor.detach, Tensor.contiguous, Tensor.copy_
-_view_as = Tensor.view
+_view_as = _viewed = Tensor.view
+_narrow = Tensor.narrow
 _frombuffer, _empty, _tensor = torch.frombuffer, torch.empty, torch.tensor
 
 
@@ -294,10 +297,12 @@ def _fill(block: Tensor, t: Tensor, base: int, low: int, high: int,
 def ship(shipment: Shipment, region: mmap.mmap, offset: int = 0) -> dict[str, Any]:
     """Write the blocks into the region; returns what the reader needs to find them."""
     offsets = []
+    offset = _start(region, sum(_up(block.numel()) for block in shipment.blocks), offset)
     for block in shipment.blocks:
         write(block, region, offset)
         offsets.append(offset)
         offset += _up(block.numel())
+    settle_all(region)
     return shipment.message(offsets)
 
 
@@ -307,6 +312,7 @@ def ship_only(
 ) -> dict[str, Any]:  # fmt: skip
     """`pack` straight into the region: for what nobody compares with later."""
     offsets: list[int] = []
+    offset = _start(region, _size_of(values), offset)
 
     def room(size: int, _: Tensor) -> Tensor:
         nonlocal offset
@@ -314,7 +320,37 @@ def ship_only(
         offset += _up(size)
         return _part(region, size, offsets[-1])
 
-    return pack(values, seed, room, constructor=constructor).message(offsets)
+    shipment = pack(values, seed, room, constructor=constructor)
+    settle_all(region)
+    return shipment.message(offsets)
+
+
+def _size_of(values: Sequence[object]) -> int:
+    """Bytes that the blocks of these arguments take at most."""
+    return sum(_up(2 * GUARD_BYTES + 2 * ALIGN + _reach(t)) for t in every_tensor(list(values)))
+
+
+def _reach(t: Tensor) -> int:
+    low, high = _span(t)
+    return high - low
+
+
+def _start(region: mmap.mmap, size: int, behind: int = 0) -> int:
+    """Where so many bytes begin: on the device, if two processes share enough of it.
+
+    behind: what comes before them ends there.
+    """
+    shared = region.device if isinstance(region, Pinned) else None
+    if shared is None or 0 < behind < ON_DEVICE:
+        return behind
+    first = max(behind, ON_DEVICE)
+    return first if first - ON_DEVICE + size <= shared.numel() else 0
+
+
+def settle_all(region: mmap.mmap) -> None:
+    """What was copied to or from there has been copied: the other end may go on."""
+    if isinstance(region, Pinned) and region.device is not None:
+        settle()
 
 
 def end_of(message: Mapping[str, Any]) -> int:
@@ -329,7 +365,7 @@ def write(raw: Tensor, region: mmap.mmap, offset: int) -> None:
 
 def _part(region: mmap.mmap, size: int, offset: int) -> Tensor:
     """So many bytes of shared memory from there on."""
-    if offset + size > len(region):
+    if offset + size > len(region) and offset < ON_DEVICE:
         raise MemoryError(
             f"{offset + size} bytes do not fit into the {len(region)} bytes of memory between two "
             "processes: raise the limits on file sizes and addresses (ulimit -f, -v), or make the "
@@ -340,6 +376,10 @@ def _part(region: mmap.mmap, size: int, offset: int) -> Tensor:
 
 def _raw(region: mmap.mmap, size: int, offset: int, dtype: torch.dtype = torch.uint8) -> Tensor:
     """So many bytes of shared memory, which somebody is about to copy."""
+    if offset >= ON_DEVICE:
+        assert isinstance(region, Pinned)
+        assert region.device is not None
+        return _viewed(_narrow(region.device, 0, offset - ON_DEVICE, size), dtype)
     reach(region, offset + size)
     return _frombuffer(region, dtype=dtype, count=size // dtype.itemsize, offset=offset)
 
@@ -349,7 +389,9 @@ def _raw(region: mmap.mmap, size: int, offset: int, dtype: torch.dtype = torch.u
 
 def fresh_blocks(message: Mapping[str, Any], region: mmap.mmap, device: str) -> list[Tensor]:
     """New memory, at addresses of this process's choosing, filled from the region."""
-    return [aligned(raw, device) for raw in seen_blocks(message, region)]
+    blocks = [aligned(raw, device) for raw in seen_blocks(message, region)]
+    settle_all(region)
+    return blocks
 
 
 def seen_blocks(message: Mapping[str, Any], region: mmap.mmap) -> list[Tensor]:
@@ -410,7 +452,8 @@ def put_results(
     """
     pointers = {t.untyped_storage().data_ptr(): i for i, t in reversed(list(enumerate(known)))}
     pointers.pop(0, None)
-    records, offset = [], 0
+    sizes = (t.numel() * t.element_size() for t in results if t is not None)
+    records, offset = [], _start(region, sum(_up(size, ALIGN) for size in sizes))
     for result in results:
         if result is None:
             records.append(TensorRecord("uint8", (), offset, 0, ABSENT, -1))
@@ -420,6 +463,7 @@ def put_results(
         write(_bytes_of(copies.get(id(result), result)), region, offset)
         records.append(record)
         offset += _up(record.nbytes, ALIGN)
+    settle_all(region)
     return tuple(records)
 
 
