@@ -16,6 +16,7 @@ from fusewright.common.timing_lock import Need
 from fusewright.frontend.library_calls import CONVOLUTION_CALLS
 from fusewright.fusion.planner import nbytes
 from fusewright.ir.graph import Graph, Node, memory_of, toposort
+from fusewright.judge.counts import lane_bytes, lanes
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,18 @@ class Copies:
 
 def need(sizes: Sizes, device: str) -> Need:
     """What a run for this device takes at most."""
+    beside = _side_by_side(sizes, device)
     if device == "cpu":
-        return Need(HOST.of(sizes))
+        return Need(HOST.of(sizes) + beside)
     on_gpu = ON_GPU_CONVOLVING if sizes.convolves else ON_GPU
-    return Need(BESIDE_GPU.of(sizes), on_gpu.of(sizes))
+    return Need(BESIDE_GPU.of(sizes), on_gpu.of(sizes) + beside)
+
+
+def _side_by_side(sizes: Sizes, device: str) -> int:
+    """What the judge's processes of a candidate take that are asked beside the first."""
+    tensors = sizes.inputs + sizes.outputs + sizes.state
+    others = lanes(device, tensors, sizes.live) - 1
+    return others * (lane_bytes(tensors, sizes.live) + PROCESS[device])
 
 
 def sizes_of(graph: Graph) -> Sizes:
@@ -105,6 +114,8 @@ def _most_live(
     return most
 
 
+# A process with PyTorch, in what it does not share; with a context of CUDA, on the GPU.
+PROCESS: Mapping[str, int] = {"cpu": 150_000_000, "cuda": 600_000_000}
 # Measured with bench/verdicts.py [m: judge-0004, judge-0008, judge-0015, judge-0031].
 HOST = Copies(2_000_000_000, 18, 16, 12, 6)
 BESIDE_GPU = Copies(4_200_000_000, 8, 13, 8, 0)

@@ -11,9 +11,11 @@ import hashlib
 import importlib.util
 import os
 import secrets
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,11 +37,14 @@ from fusewright.judge.isolation import problem_files
 from fusewright.judge.isolation.processes import End, Worker
 from fusewright.judge.isolation.protocol import (
     NO_ROOM,
+    ON_DEVICE,
     RECORD_LIMIT,
+    Channel,
     Gone,
     Late,
     ProtocolViolation,
     Record,
+    TensorRecord,
     decode_record,
 )
 from fusewright.judge.isolation.sandbox import Plan
@@ -84,6 +89,25 @@ class Lost(NotVerifiable):
 
 
 @dataclass(frozen=True)
+class _Shared:
+    """Memory of a GPU for what a worker answers: how large, and a line to who takes it there."""
+
+    size: int
+    line: Channel
+
+    def take(self, tensors: Sequence[TensorRecord], deadline: float) -> None:
+        """Have the trusted worker copy what these records announce."""
+        ends = [t.offset + t.nbytes - ON_DEVICE for t in tensors if t.nbytes]
+        if max(ends, default=0) <= 0:
+            return
+        try:
+            self.line.send_json({"bytes": max(ends)}, deadline)
+            self.line.receive_json(deadline)
+        except (Gone, Late) as error:  # who asks it next hears why
+            raise NotVerifiable(f"The judge's own worker does not answer ({error}).") from error
+
+
+@dataclass(frozen=True)
 class Part:
     """A phase, the process that is asked, and the memory that it shares with the judge."""
 
@@ -116,7 +140,8 @@ class Session:
         self.lab: dict[str, Any] = {}
         self.cases: list[dict[str, str]] = []
         self._slot_of: dict[Worker, Slot] = {}
-        self._shared: dict[Worker, int] = {}  # bytes on the GPU, for what it answers
+        self._shared: dict[Worker, _Shared] = {}
+        self._listeners = ThreadPoolExecutor()
         self._sent: dict[Worker, int] = {}
         self._received: dict[Worker, int] = {}
         self._builds = False
@@ -232,14 +257,24 @@ class Session:
 
     def collect(self, worker: Worker, seconds: float) -> Record:
         """The next answer, its form checked, its bytes taken. The first, number 0, says `ready`."""
+        return self._counted(self._receive(worker, seconds))
+
+    def _receive(self, worker: Worker, seconds: float) -> Record:
+        """It is taken out of memory that its sender can write to when it comes, and not later."""
         number = self._received.get(worker, -1) + 1
         self._received[worker] = number
+        shared = self._shared.get(worker)
         body = worker.channel.receive(time.monotonic() + seconds, RECORD_LIMIT)
         record = decode_record(
             body, nonce=worker.nonce, sequence=number, region_bytes=self.slots[0].outputs.size,
-            device_bytes=self._shared.get(worker, 0),
+            device_bytes=shared.size if shared else 0,
         )  # fmt: skip
         self._slot_of[worker].take(record.tensors)
+        if shared:
+            shared.take(record.tensors, time.monotonic() + self.limits.trusted_s)
+        return record
+
+    def _counted(self, record: Record) -> Record:
         self.costs.took([tensor.nbytes for tensor in record.tensors])
         return record
 
@@ -310,11 +345,12 @@ class Session:
             self._demand_room()
             raise
         except GeneratorExit:
-            worker.kill(ABANDONED)
+            worker.kill(ABANDONED)  # before that its channel hears the end of it
             raise
         finally:
             self.send_off(worker)
-            if self._shared.pop(worker, 0):
+            if (shared := self._shared.pop(worker, None)) is not None:
+                shared.line.close()
                 with contextlib.suppress(NotVerifiable):  # it is gone, and that is known
                     self.ask_reference(do="unshare", slot=part.slot)
 
@@ -326,21 +362,23 @@ class Session:
         if not size:
             return
         deadline = time.monotonic() + self.limits.start_s
-        descriptors = self.reference.channel.receive_descriptors(2, deadline)
+        *memory, line = self.reference.channel.receive_descriptors(3, deadline)
+        shared = _Shared(size, Channel(socket.socket(fileno=line)))
         try:
             self.post(worker, {"do": "share", "bytes": size})
-            worker.channel.send_descriptors(descriptors, deadline)
+            worker.channel.send_descriptors(memory, deadline)
             yield
             record = self.collect(worker, self.limits.start_s)
         except (Gone, Late, ProtocolViolation) as error:
             worker.kill("it did not take what is shared")
             raise NotVerifiable(f"A worker could not start here: {error}.") from error
         finally:
-            for descriptor in descriptors:
+            for descriptor in memory:
                 os.close(descriptor)
         if record.kind == "done":
-            self._shared[worker] = size
+            self._shared[worker] = shared
         else:  # its driver refuses: through the host, then
+            shared.line.close()
             self.ask_reference(do="unshare", slot=slot)
 
     def _builds_still(self) -> bool:
@@ -409,9 +447,10 @@ class Session:
             asked = time.monotonic()
             try:
                 self.post(worker, message)
+                coming = self._listeners.submit(self._receive, worker, seconds)
                 yield
-                heard = time.monotonic()  # from here on it is waited for
-                record = self.collect(worker, seconds)
+                begun = time.monotonic()  # from here on it is waited for
+                record = self._counted(coming.result())
             except (Gone, Late, ProtocolViolation) as error:
                 self._demand_fairness(worker, error, asked, float(reply["seconds"]), slot)
                 why = self._record_death(worker, error, f"{experiment}: {message['do']}", ledger)
@@ -420,7 +459,7 @@ class Session:
                 raise Stopped from error
             if record.kind == "raised" and record.text.startswith(NO_ROOM):
                 raise NotVerifiable(f"A worker cannot write its files ({record.text}). {ROOM}")
-            self.waited_s += time.monotonic() - heard
+            self.waited_s += time.monotonic() - begun
             if lab == "problem" and self.outlook is not None:
                 self.outlook.heard()
                 self._tell()
@@ -701,6 +740,7 @@ class Session:
             end = worker.kill("the judging is over")
             self.costs.ended(worker.name, end.peak_bytes)
             self._demand_dead(worker, end)
+        self._listeners.shutdown()
         if self.site.lost():
             self.ledger.gaps.append("the process that starts workers was killed")
 

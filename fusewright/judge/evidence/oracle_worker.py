@@ -10,6 +10,7 @@ import contextlib
 import os
 import resource
 import socket
+import threading
 import traceback
 import warnings
 from collections import Counter
@@ -34,7 +35,7 @@ from fusewright.judge.evidence.oracle import NotJudgeable, Oracle
 from fusewright.judge.evidence.trial import Refused, Starved, Steps, Trial, options_of
 from fusewright.judge.isolation import device_memory, memory_limit, sandbox, tensor_transport
 from fusewright.judge.isolation.pinned_memory import ASKED, Pinned, map_pinned
-from fusewright.judge.isolation.protocol import ON_DEVICE, Channel, Gone
+from fusewright.judge.isolation.protocol import Channel, Gone
 from fusewright.judge.timing.timed_answers import Timed
 
 FOREVER = float("inf")
@@ -98,6 +99,52 @@ def _fault(error: Exception) -> Message:
     return {"error": "InternalError", "text": lines}
 
 
+class Taker:
+    """Copies an answer out of memory that its sender can write to, whatever else is going on.
+
+    So what is judged is what was there when the answer came, as the parent sees to it where answers
+    come through the host.
+    """
+
+    def __init__(self, memory: Tensor, line: Channel) -> None:
+        self.memory = memory
+        self._line = line
+        self._taken: Tensor | Exception | None = None
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def taken(self) -> Tensor | None:
+        """The last answer; None if nothing of it was there."""
+        found, self._taken = self._taken, None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def end(self) -> None:
+        self._line.shut()
+        self._thread.join()
+        self._line.close()
+
+    def _serve(self) -> None:
+        # It does not wait for what is being computed.
+        stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+        while True:
+            try:
+                size = int(str(self._line.receive_json(FOREVER)["bytes"]))
+            except Gone:
+                return
+            try:
+                with torch.cuda.stream(stream):
+                    found = self.memory[:size].clone()
+                found.record_stream(torch.cuda.default_stream())
+                stream.synchronize()
+            except Exception as error:  # noqa: BLE001 -- it is told where the answer is judged
+                self._taken = error
+            else:
+                self._taken = found
+            self._line.send_json({}, FOREVER)
+
+
 class Bench:
     """The labs (the problem, the canaries) and the experiments that are under way, one a slot."""
 
@@ -107,7 +154,8 @@ class Bench:
         self._running: dict[int, tuple[Steps, Trial]] = {}
         self._after: Callable[[], None] | None = None
         self._timed: dict[str, Timed] = {}
-        self._shared: dict[int, tuple[Tensor, Tensor]] = {}  # memory of the GPU, by slot
+        # By slot: memory of the GPU for what is asked, and who takes what is answered there.
+        self._shared: dict[int, tuple[Tensor, Taker]] = {}
         self._shared_bytes = 0  # at most, so far
         self._to_hand: list[int] = []  # descriptors that the last message has promised
 
@@ -150,7 +198,8 @@ class Bench:
     def do_share(self, message: Message) -> Message:
         """Memory of the GPU for what a slot's worker is asked and answers; of 0 bytes, if none.
 
-        Two descriptors of it come behind the message.
+        Three descriptors come behind the message: of both, and of a line on which the parent says
+        how much of an answer is there.
         """
         lab, slot = self._labs[message["lab"]], int(message["slot"])
         self.do_unshare(message)
@@ -169,11 +218,13 @@ class Bench:
         for memory, _ in made:
             memory.zero_()  # it may have held what this process expects
         device_memory.settle()
-        self._shared[slot] = made[0][0], made[1][0]
-        held = sum(memory.numel() for pair in self._shared.values() for memory in pair)
+        line, other = socket.socketpair()
+        taker = Taker(made[1][0], Channel(line))
+        self._shared[slot] = made[0][0], taker
+        held = sum(2 * inputs.numel() for inputs, _ in self._shared.values())
         self._shared_bytes = max(self._shared_bytes, held)
         self._slots[slot][0].device = made[0][0]
-        self._to_hand = [descriptor for _, descriptor in made]
+        self._to_hand = [*(descriptor for _, descriptor in made), other.detach()]
         return {"bytes": size}
 
     def do_unshare(self, message: Message) -> Message:
@@ -181,16 +232,12 @@ class Bench:
         slot = int(message["slot"])
         for region in self._slots[slot]:
             region.device = None
-        for memory in self._shared.pop(slot, ()):
-            device_memory.discard(memory)
+        if slot in self._shared:
+            inputs, taker = self._shared.pop(slot)
+            taker.end()
+            for memory in (inputs, taker.memory):
+                device_memory.discard(memory)
         return {}
-
-    def _take(self, slot: int, record: Message) -> None:
-        """What was answered on the GPU, before anybody looks at it: its sender can change it."""
-        ends = [t["offset"] + t["nbytes"] - ON_DEVICE for t in record["tensors"] if t["nbytes"]]
-        if slot in self._shared and max(ends, default=0) > 0:
-            self._slots[slot][1].device = self._shared[slot][1][: max(ends)].clone()
-            device_memory.settle()
 
     def do_begin(self, message: Message) -> Message:
         lab, slot = self._labs[message["lab"]], int(message["slot"])
@@ -200,7 +247,8 @@ class Bench:
 
     def do_answer(self, message: Message) -> Message:
         slot = int(message["slot"])
-        self._take(slot, message["record"])
+        if slot in self._shared:
+            self._slots[slot][1].device = self._shared[slot][1].taken()
         return self._advance(slot, message["record"])
 
     def do_abort(self, message: Message) -> Message:
