@@ -257,9 +257,9 @@ class Session:
 
     def collect(self, worker: Worker, seconds: float) -> Record:
         """The next answer, its form checked, its bytes taken. The first, number 0, says `ready`."""
-        return self._counted(self._receive(worker, seconds))
+        return self._counted(self.receive(worker, seconds))
 
-    def _receive(self, worker: Worker, seconds: float) -> Record:
+    def receive(self, worker: Worker, seconds: float) -> Record:
         """It is taken out of memory that its sender can write to when it comes, and not later."""
         number = self._received.get(worker, -1) + 1
         self._received[worker] = number
@@ -447,7 +447,7 @@ class Session:
             asked = time.monotonic()
             try:
                 self.post(worker, message)
-                coming = self._listeners.submit(self._receive, worker, seconds)
+                coming = self._listeners.submit(self.receive, worker, seconds)
                 yield
                 begun = time.monotonic()  # from here on it is waited for
                 record = self._counted(coming.result())

@@ -140,7 +140,7 @@ def test_a_worker_killed_at_any_step_is_never_verified(
     tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """SIGKILL from outside, right before the parent waits for answer number `step`."""
-    collect = Session.collect
+    collect = Session.receive
 
     def killing(self: Session, worker: Worker, seconds: float) -> Any:
         if worker.name == "first" and self._received.get(worker, -1) + 1 == step:
@@ -148,7 +148,7 @@ def test_a_worker_killed_at_any_step_is_never_verified(
                 os.kill(pid, signal.SIGKILL)
         return collect(self, worker, seconds)
 
-    monkeypatch.setattr(Session, "collect", killing)
+    monkeypatch.setattr(Session, "receive", killing)
     verdict = judged(request(tmp_path), site)
     assert verdict.verdict != "verified"
 
@@ -349,13 +349,13 @@ def test_an_unfinished_judging_is_not_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One phase of three: everything that ran passed, and that is not enough."""
-    collect, names = Session.collect, []
+    collect, names = Session.receive, []
 
     def counting(self: Session, worker: Worker, seconds: float) -> Any:
         names.append(worker.name)
         return collect(self, worker, seconds)
 
-    monkeypatch.setattr(Session, "collect", counting)
+    monkeypatch.setattr(Session, "receive", counting)
     verdict = judged(request(tmp_path))
     assert names.count("first") == STEPS, "a worker has to be killed before each of its answers"
     assert verdict.verdict == "not-verified"

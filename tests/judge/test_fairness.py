@@ -125,7 +125,7 @@ def lose(
     monkeypatch: pytest.MonkeyPatch, how: str, times: int, attempts: list[str], who: str = "first"
 ) -> None:
     """This worker has no memory, so many times."""
-    collect, started = Session.collect, Session.start_candidate
+    collect, started = Session.receive, Session.start_candidate
     if how == "killed":
         monkeypatch.setattr(shortage, "kills", iter(range(1000)).__next__)
 
@@ -144,7 +144,7 @@ def lose(
         return record
 
     monkeypatch.setattr(Session, "start_candidate", starting)
-    monkeypatch.setattr(Session, "collect", losing)
+    monkeypatch.setattr(Session, "receive", losing)
 
 
 @pytest.mark.parametrize("how", ["killed", "raised"])

@@ -88,7 +88,7 @@ def test_only_one_process_builds(
 def test_what_the_machine_is_too_small_for_is_done_again_in_a_row(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, receive, short = CONTROLS / "repacks_every_call.py", Session._receive, [True]
+    path, receive, short = CONTROLS / "repacks_every_call.py", Session.receive, [True]
     alone = said(judged(site, path, 1, monkeypatch))
 
     def receiving(session: Session, worker: Worker, seconds: float) -> Record:
@@ -97,7 +97,7 @@ def test_what_the_machine_is_too_small_for_is_done_again_in_a_row(
             raise Short("the machine was too small")
         return receive(session, worker, seconds)
 
-    monkeypatch.setattr(Session, "_receive", receiving)
+    monkeypatch.setattr(Session, "receive", receiving)
     again = judged(site, path, 3, monkeypatch)
     assert not short
     assert said(again)[:5] == alone[:5]

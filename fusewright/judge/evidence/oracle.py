@@ -64,7 +64,7 @@ POOL = 16  # so many times the rows of a call are kept of a draw, or such a part
 SCARCE = 32  # times the bytes of a call: with less of a GPU's memory, what can be drawn is not kept
 # Shared memory of a GPU: room for such a multiple of the bytes of a call, or of the state, and some
 # more, where it and what is taken out of it are no more than such a share of the GPU's.
-ROOM, SMALL_ROOM, ROOM_SHARE = 1.25, 64 << 20, 0.25
+ROOM, SMALL_ROOM, ROOM_SHARE = 2.0, 64 << 20, 0.25
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 
