@@ -186,7 +186,7 @@ class Trial:
     ) -> Outputs:  # fmt: skip
         """One call, judged. Returns the outputs, or None if their structure is wrong.
 
-        `typical`: one of many plain draws, for which a costly problem may borrow the sensitivity;
+        `typical`: one of many plain draws, which may borrow the sensitivity of another;
         `like`: from where it is borrowed in any case; `known`: what is expected, where the same
         content was expected before.
         """
@@ -201,7 +201,7 @@ class Trial:
         if known is None:
             # Where there are calls with fewer rows, those have their own, and no other has.
             whole = not lab.few or hazard_cases.rows_of(values) != lab.few
-            may = typical and lab.costly and whole and mode == lab.modes[0]
+            may = typical and whole and mode == lab.modes[0]
             may = may and (bool(lab.few) or bool(self._count % BORROWED))
             like = like or (lab.typical if may else None)
             grad = bool(fields.get("grad"))
