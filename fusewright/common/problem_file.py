@@ -38,6 +38,13 @@ REQUIRED = {
 OPTIONAL = "get_init_inputs"  # without it, the model is Model()
 PRIVATE = "_fusewright_problem_"  # how the names of the modules of problem files begin
 _MESSAGE_LIMIT = 600
+# The errors by which PyTorch says that sizes do not fit each other, and words of their messages.
+_SIZE_ERRORS = (RuntimeError, ValueError, IndexError, AssertionError)
+_OF_SIZES = re.compile(
+    r"(\b|_)(sizes?|shapes?|dims?|dimensions?|dimensional|\dD|channels?|elements(?! cannot))\b"
+    r"|out of (range|bounds)",
+    re.IGNORECASE,
+)
 _load_number = itertools.count()
 
 
@@ -94,11 +101,10 @@ class Problem:
     def run(self, model: nn.Module, inputs: Sequence[object]) -> object:
         """The model's outputs, checked to be tensors, or containers with tensors."""
         doing = f"Model.forward({_said(inputs, 'get_inputs()')})"
-        advice = (
-            f"{doing.replace('Model.forward', 'model')} must work: compare the sizes in the file "
-            "with each other."
-        )
-        with _users_code(self.path, doing, advice):
+        must = f"{doing.replace('Model.forward', 'model')} must work:"
+        advice = f"{must} call it by hand and repair it."
+        of_sizes = f"{must} compare the sizes in the file with each other."
+        with _users_code(self.path, doing, advice, of_sizes):
             outputs: object = call(model, inputs)
         try:
             wrong = "" if flatten(outputs)[1] else _kind(outputs)
@@ -306,7 +312,8 @@ def _kind(value: object) -> str:
 
 
 @contextmanager
-def _users_code(path: Path, doing: str, advice: str) -> Iterator[None]:
+def _users_code(path: Path, doing: str, advice: str, of_sizes: str = "") -> Iterator[None]:
+    """of_sizes: the advice where an error is about the sizes of tensors, if that is another one."""
     try:
         yield
     except (KeyboardInterrupt, FusewrightError):
@@ -318,6 +325,8 @@ def _users_code(path: Path, doing: str, advice: str) -> Iterator[None]:
         message = _one_line(error)
         if isinstance(error, MemoryError) or "memory" in message.lower():
             advice = "Make the problem smaller, for instance with --set batch_size=..."
+        elif of_sizes and isinstance(error, _SIZE_ERRORS) and _OF_SIZES.search(message):
+            advice = of_sizes
         what = type(error).__name__ + (f": {message}" if message else "")
         raise UnusableProblem(f"{where}: {doing} raised {what.rstrip('.')}. {advice}") from error
 

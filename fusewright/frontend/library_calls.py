@@ -43,7 +43,8 @@ CONVOLUTION_CALLS = tuple(
 CONCATENATION = "aten.cat"
 BATCH_NORM = "aten._native_batch_norm_legit_functional"
 ADDED_MATMULS = ("aten.addmm", "aten.baddbmm")
-MATMULS = (*PLAIN_MATMULS, *ADDED_MATMULS, "aten.einsum", "aten.scaled_dot_product_attention")
+FUSED_ATTENTION = "aten.scaled_dot_product_attention"
+MATMULS = (*PLAIN_MATMULS, *ADDED_MATMULS, "aten.einsum", FUSED_ATTENTION)
 # What a product is written as -> the ATen name with the same arguments.
 WRITTEN_MATMULS = {FUNCTIONS[name]: name for name in (*PLAIN_MATMULS, *ADDED_MATMULS)}
 RANDOM = (
@@ -137,12 +138,19 @@ def call_flops(n: Node, batch: int | None) -> int:
 
 
 def contraction_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int | None) -> int:
-    """Floating-point operations of a matrix product or convolution: 2 per multiply-add; else 0."""
+    """Floating-point operations of matrix products and convolutions, 2 per multiply-add; else 0.
+
+    tensors: of the call's arguments. Attention is two products, masked or not.
+    """
     elements = size_at_batch(numel(result), batch)
     if name in PLAIN_MATMULS:
         return 2 * elements * size_at_batch(tensors[0][-1], batch) if tensors[0] else 0
     if name in ADDED_MATMULS:
         return 2 * elements * size_at_batch(tensors[1][-1], batch)
+    if name == FUSED_ATTENTION and len(tensors) > 2:
+        sizes = numel(result[:-1]), tensors[1][-2], tensors[0][-1], result[-1]
+        rows, keys, depth, columns = (size_at_batch(size, batch) for size in sizes)
+        return 2 * rows * keys * (depth + columns)
     if "conv_transpose" in name:
         pixels = size_at_batch(numel(tensors[0]), batch)
         return 2 * pixels * size_at_batch(numel(tensors[1][1:]), batch)

@@ -23,8 +23,13 @@ class Operator:
     kind: "pointwise" (one element in, one out), "reduction" (over the dimensions in attribute
     `dims`), "scan" (along the dimension in `dims`), "view" (moves no data), "contraction" (sums of
     products, which a kernel computes tile by tile), "leaf" or "library".
-    result: "same" as the first argument, "wide" (the same, or float64 of float32), "bool", or
-    "index" (int64).  domain: the values that tests draw.  cost: float operations per element.
+    result: "same" as the first argument, "second" (as the second), "wide" (the same, or float64 of
+    float32), "bool", "index" (int64), or "attribute" (that of attribute `to`).  domain: the values
+    that tests draw for all arguments: "real" (any), "positive", "unit" (between -1 and 1), "above
+    one", "near one", "special" (any, with zeros, infinities, NaN and the least and largest numbers
+    among them), "bool" (truth values), "numbers" (integers), "int" (integers and truth values);
+    "choice" and "positive choice" (a truth value, then "special" or "positive" ones); "windows" (of
+    a convolution).  cost: float operations per element.
     """
 
     name: str

@@ -33,6 +33,7 @@ from fusewright.rewrite.algebra_rules import ALGEBRA, RULES, SPELLING
 KINDS = {rule.name: rule.kind for rule in RULES} | {diagonal_matmul.RULE: ALGEBRA}
 REWRITTEN = {ALGEBRA: "left out by algebra (--no-algebra keeps it)", SPELLING: "spelled otherwise"}
 
+Results = Mapping[int, Sequence[Node]]  # of calls of PyTorch, by the id of the node
 
 SAME = 1e-3  # predictions that are so near to each other tell nothing
 AS_IT_WAS = ["  nothing is replaced: the same calls as in the model are all there is"]
@@ -63,7 +64,8 @@ def step_reports(plan: Plan, descriptions: Mapping[str, Description]) -> tuple[S
 
     descriptions: of the kernels, by name.
     """
-    reports = [_report(step, plan.graph, descriptions) for step in plan.steps]
+    results = _results(plan)
+    reports = [_report(step, plan.graph, descriptions, results) for step in plan.steps]
     both = zip(plan.steps, reports, strict=True)
     return tuple(_predicted(step, report, plan, descriptions) for step, report in both)
 
@@ -114,9 +116,9 @@ def explain(
     reports = step_reports(plan, descriptions)
     lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
     factors = {id(base(n)) for k in plan.kernels if k.anchor for n in k.anchor.args}
-    calls = calls_of_modules(plan.graph.origins.values())
+    calls, results = calls_of_modules(plan.graph.origins.values()), _results(plan)
     for step, report in zip(plan.steps, reports, strict=True):
-        own = _step_lines(step, report, layout, descriptions, factors)
+        own = _step_lines(step, report, layout, descriptions, factors, results)
         whence = origins_line(step, plan.graph, calls)
         lines += [*own[:1], *[f"           {whence}"] * bool(own and whence), *own[1:]]
     lines += ["", *_totals(captured, plan, reports)]
@@ -129,15 +131,28 @@ def _counts(plan: Plan) -> str:
     return f"{kernels} fused kernel{'s' * (kernels != 1)}, {calls} library call{'s' * (calls != 1)}"
 
 
-def _report(step: Step, graph: Graph, descriptions: Mapping[str, Description]) -> StepReport:
+def _results(plan: Plan) -> Results:
+    """What each call of PyTorch gives: itself, or those of its several results that are used."""
+    calls = [step.node for step in plan.libraries]
+    found: dict[int, list[Node]] = {id(n): [] for n in calls}
+    for n in calls:
+        if n.op == "getitem":
+            found[id(n.args[0])].append(n)
+    return {id(n): sorted(found[id(n)], key=lambda m: int(str(m["index"]))) or [n] for n in calls}
+
+
+def _report(
+    step: Step, graph: Graph, descriptions: Mapping[str, Description], results: Results
+) -> StepReport:
     if isinstance(step, LibraryStep):
         n = step.node
-        moved = sum(nbytes(a, graph) for a in n.args) + nbytes(n, graph)
         if n.op == "getitem":
             return StepReport("getitem", "library", ("getitem",), 0, 0)
+        given = results[id(n)]
+        moved = sum(nbytes(a, graph) for a in (*n.args, *given))
         name = n.short_name
-        flops = call_flops(n, graph.batch)
-        return StepReport(name, "library", (name,), moved, flops or elements(n, graph))
+        flops = call_flops(n, graph.batch) or elements(given[0], graph)
+        return StepReport(name, "library", (name,), moved, flops)
     moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs, *step.counters))
     flops = sum(m.row.cost * _domain(m, graph) for m in step.members)
     if step.anchor is None:
@@ -157,13 +172,14 @@ def _step_lines(
     layout: BufferReuse,
     descriptions: Mapping[str, Description],
     factors: AbstractSet[int],
+    results: Results,
 ) -> list[str]:
     """factors: the ids of the tensors that contractions read."""
     if isinstance(step, LibraryStep):
         if step.node.op == "getitem":
             return []
-        shape = shape_text(step.node.shape)
-        return [f"  library  {report.name} -> {shape}: {step.reason}; {_amount(report)}"]
+        shapes = ", ".join(shape_text(n.shape) for n in results[id(step.node)])
+        return [f"  library  {report.name} -> {shapes}: {step.reason}; {_amount(report)}"]
     lines = [
         f"  {step.name}  {operators(step)}; {_amount(report)}",
         *(f"           {why}" for why in _why(step, descriptions[step.name], factors)),
@@ -192,9 +208,10 @@ def _totals(captured: Captured, plan: Plan, reports: Sequence[StepReport]) -> li
     old_bytes, new_bytes = sum(c.bytes for c in before), sum(r.bytes for r in reports)
     old_time = _eager_seconds(captured, plan)
     new_time = sum(r.predicted_s for r in reports)
+    steps = sum(r.name != "getitem" for r in reports)
     return [
         f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {_time(old_time)}",
-        f"  fused:  {len(reports)} steps, {_bytes(new_bytes)}, predicted {_time(new_time)}"
+        f"  fused:  {steps} steps, {_bytes(new_bytes)}, predicted {_time(new_time)}"
         f" ({old_time / max(new_time, 1e-12):.2f}x)",
     ]
 
@@ -221,7 +238,7 @@ def _rate(name: str, half: bool, plan: Plan, *, ieee: bool = False) -> float:
 
     ieee: it runs in full float32, whatever PyTorch's flags say.
     """
-    if not any(word in name for word in ("linear", "mm", "conv", "matmul")):
+    if not any(word in name for word in ("linear", "mm", "conv", "matmul", "attention")):
         return math.inf
     rounds = "conv" in name and not ieee and allows_tf32()
     full = plan.target.machine.tf32_flops if rounds else plan.target.machine.matmul_flops

@@ -50,10 +50,9 @@ class Arch:
     tensor_core: the instruction of its tensor cores that kernels use.  async_copy: how tiles come
     into shared memory: by copies of each thread, or by tensor maps.  cluster: how many thread
     blocks reach each other's shared memory; 1 for none do.  shared_bytes_per_block: the most that
-    one block may ask for.  dependent_launch: a kernel may start before the one before it has ended.
-    forward_ptx: newer GPUs run its text, too, which nvcc then also keeps as PTX.  kernels: what is
-    written for its instructions; which of them fit its shared memory is asked of
-    `kernels/tensor_core/support.py`.
+    one block may ask for.  forward_ptx: newer GPUs run its text, too, which nvcc then also keeps as
+    PTX.  kernels: what is written for its instructions; which of them fit its shared memory is
+    asked of `kernels/tensor_core/support.py`.
     """
 
     name: str
@@ -64,7 +63,6 @@ class Arch:
     async_copy: Literal["cp.async", "tensor map"] | None = None
     cluster: int = 1
     shared_bytes_per_block: int = 0
-    dependent_launch: bool = False
     forward_ptx: bool = False
     kernels: frozenset[KernelName] = frozenset()
 
@@ -76,7 +74,7 @@ class Arch:
         return f"-gencode=arch=compute_{number},code={code}"
 
 
-# To a kernel, an RTX 3090 and an RTX 4090 are A100s with less shared memory for a block.
+# To a kernel, a GPU of this kind is an A100 with less shared memory for a block.
 _WITH_99_KB = Arch(
     "sm_86",
     capability=(8, 6),
@@ -94,7 +92,6 @@ _BLACKWELL = Arch(
     async_copy="tensor map",
     cluster=8,
     shared_bytes_per_block=227 << 10,
-    dependent_launch=True,
 )
 # Limits are those of the CUDA C++ Programming Guide, "Compute Capabilities", technical
 # specifications for each compute capability.
@@ -115,11 +112,15 @@ ARCHES: Mapping[str, Arch] = {
             forward_ptx=True,
             kernels=MMA_SYNC_KERNELS,
         ),
-        # Convolutions with tiles of 64 and attention of up to 64 columns fit 99 KB; the least tile
-        # of a product does not, so products stay PyTorch's (kernels/tensor_core/support.py).
+        # An RTX 3090. Convolutions with tiles of 64 and attention of up to 64 columns fit 99 KB;
+        # the least tile of a product does not, so products stay PyTorch's
+        # (kernels/tensor_core/support.py). It has neither wgmma nor tensor maps, so what is in
+        # WGMMA_KERNELS alone is not written for it.
         _WITH_99_KB,
-        # An RTX 4090: the same. Nothing here has wgmma or tensor maps, so what is in WGMMA_KERNELS
-        # alone is not written for it.
+        # An RTX 4090. Convolutions with tiles of 64 and attention of up to 64 columns fit 99 KB;
+        # the least tile of a product does not, so products stay PyTorch's
+        # (kernels/tensor_core/support.py). It has neither wgmma nor tensor maps, so what is in
+        # WGMMA_KERNELS alone is not written for it.
         replace(_WITH_99_KB, name="sm_89", capability=(8, 9)),
         Arch(
             "sm_90a",
@@ -129,11 +130,11 @@ ARCHES: Mapping[str, Arch] = {
             async_copy="tensor map",
             cluster=8,
             shared_bytes_per_block=227 << 10,
-            dependent_launch=True,
             kernels=WGMMA_KERNELS,
         ),
-        # No wgmma: their tensor cores want kernels that nobody has written yet.
+        # A B200. No wgmma: its tensor cores want kernels that nobody has written yet.
         _BLACKWELL,
+        # An RTX 5090. No wgmma: its tensor cores want kernels that nobody has written yet.
         replace(_BLACKWELL, name="sm_120a", capability=(12, 0), shared_bytes_per_block=99 << 10),
     )
 }

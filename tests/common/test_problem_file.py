@@ -28,8 +28,8 @@ MESSAGES = {
     "imports_what_is_not_here": ("ModuleNotFoundError", "a_package_that_nobody_has"),
     "raises_in_constructor": ("Model(*get_init_inputs()) raised ValueError: width must be odd",),
     "constructor_takes_more": ("Model(*get_init_inputs()) raised TypeError", "depth"),
-    "raises_in_forward": ("Model.forward(*get_inputs()) raised RuntimeError",),
-    "no_forward": ("Model.forward(*get_inputs()) raised NotImplementedError",),
+    "raises_in_forward": ("Model.forward(*get_inputs()) raised RuntimeError", "compare the sizes"),
+    "no_forward": ("Model.forward(*get_inputs()) raised NotImplementedError", "call it by hand"),
     "raises_in_get_inputs": ("get_inputs() raised NameError", "height"),
     "inputs_need_too_much_memory": ("get_inputs() raised RuntimeError", "smaller", "--set"),
     "inputs_not_a_list": ("get_inputs() returns a value of type Tensor", "return a list"),
@@ -106,6 +106,29 @@ def test_bad_problem(name: str) -> None:
     marked = [i for i, line in enumerate(path.read_text().splitlines(), 1) if "# here" in line]
     where = f"{path}:{marked[0]}: " if marked else f"{path}"
     assert message.startswith(where)
+
+
+@pytest.mark.parametrize(
+    ("line", "of_sizes"),
+    [
+        ("return self.proj(x) @ x", True),
+        ("return x.sum(2)", True),
+        ("return nn.functional.cross_entropy(x, torch.tensor([1]))", True),
+        ("self.half = 2; return self.half + self.proj.half(3)", False),
+        ("return x.size.shape", False),
+        ("return self.proj(x.double())", False),
+        ("return x.item()", False),
+    ],
+)
+def test_sizes_are_compared_where_an_error_is_about_sizes(
+    tmp_path: Path, line: str, of_sizes: bool
+) -> None:
+    text = GOOD.replace("return torch.tanh(self.proj(x)) - self.slope", line)
+    with pytest.raises(UnusableProblem) as caught:
+        use(write(tmp_path, text))
+    asked = "compare the sizes in the file with each other"
+    advice = asked if of_sizes else "call it by hand and repair it"
+    assert str(caught.value).endswith(f"model(*get_inputs()) must work: {advice}.")
 
 
 @pytest.mark.parametrize(

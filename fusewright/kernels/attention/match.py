@@ -5,7 +5,7 @@
 f is any pointwise function of the scores: times a number, plus a bias, masked, capped. It is a
 graph of its own, `AttentionSpec.score_mod`: its `input` 0 is the product of q and k, the others are
 the node's operands. Neither the scores nor their softmax ever lie in memory, so nobody else may
-read them.
+read them. PyTorch's own call of attention means something else, stays, and says so in its `call`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from itertools import count
 
 import torch
 
+from fusewright.frontend.library_calls import FUSED_ATTENTION, because
 from fusewright.fusion.axes import (
     Axis,
     Incompatible,
@@ -52,7 +53,7 @@ from fusewright.kernels.gemm.match import (
     memory_of_operand,
     scattered,
 )
-from fusewright.kernels.tensor_core.support import supports, tile_fits
+from fusewright.kernels.tensor_core.support import tile_fits, why_unsupported
 from fusewright.rewrite.contraction import (
     FORMS,
     Contraction,
@@ -73,7 +74,11 @@ CHEAP = 4  # float operations that are computed again for each score rather than
 
 def attention(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -> Graph:
     """Rewrite attention for which `target` has a kernel; rules: of `optimize --rules`."""
-    if not supports(target.arch, "attention") or rules & COPY_RULES:  # it packs keys and values
+    absent = why_unsupported(target.arch, "attention")
+    if any(n.called == FUSED_ATTENTION for n in toposort(graph.roots)):
+        why = absent or "our kernels take attention that a model spells out"
+        graph = rebuild(graph, lambda n: because(n, why) if n.called == FUSED_ATTENTION else n)
+    if absent or rules & COPY_RULES:  # it packs keys and values
         return graph
     instances, seen = count(), set[int]()
     while found := _next(graph, seen, instances, target.arch):

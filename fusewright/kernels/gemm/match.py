@@ -11,8 +11,10 @@ zeros to a multiple of 4 k. A product that stays a library call says why, in its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count
+from types import MappingProxyType
 
 import torch
 
@@ -35,7 +37,7 @@ from fusewright.ir.graph import (
 from fusewright.ir.placement import OwnCopy, Placement
 from fusewright.ir.specs import GemmSpec, ViewFill, spec_of
 from fusewright.ir.strided_view import strided_view, strides
-from fusewright.kernels.tensor_core.support import supports, why_unsupported
+from fusewright.kernels.tensor_core.support import why_unsupported
 from fusewright.kernels.tensor_core.variant import K_SCALE_BLOCK, GemmShape
 from fusewright.rewrite.contraction import (
     FORMS,
@@ -44,7 +46,13 @@ from fusewright.rewrite.contraction import (
     contraction_of,
     even_strides,
 )
+from fusewright.targets.arch import KernelName
 from fusewright.targets.target import Target
+
+# The type of a product -> which kernel it needs. Whoever has one of 16 bits has one of float32.
+KERNEL_OF: Mapping[torch.dtype, KernelName] = MappingProxyType(
+    {torch.float32: "gemm.packed", **dict.fromkeys(HALF, "gemm.half")}
+)
 
 # Below, a launch takes longer than the product [m: gemm-0048]; for 16 bits that is a prediction.
 LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALF, 1 << 30)}
@@ -121,7 +129,9 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
 
     rules: of `optimize --rules`; factors are not copied where these forbid scratch memory.
     """
-    instances, absent = count(), why_unsupported(target.arch, "gemm.packed")
+    instances = count()
+    written = "gemm.packed" in target.arch.kernels
+    absent = "" if written else why_unsupported(target.arch, "gemm.packed")
 
     def change(n: Node) -> Node:
         if n.called not in FORMS:
@@ -218,10 +228,12 @@ def _goes_on(n: Node) -> bool:
 def _complaint(form: Contraction, n: Node, graph: Graph, target: Target) -> str:
     """Why the product stays a library call; "" if it does not."""
     left, right = form.left.shape, form.right.shape
-    kinds = (torch.float32, *(HALF if supports(target.arch, "gemm.half") else ()))
+    kinds = [dtype for dtype, kernel in KERNEL_OF.items() if kernel in target.arch.kernels]
     if n.dtype not in kinds or {form.left.dtype, form.right.dtype} != {n.dtype}:
         names = [str(t).removeprefix("torch.") for t in (*kinds, n.dtype)]
         return f"our kernels take {' or '.join(names[:-1])}, not {names[-1]}"
+    if unfit := why_unsupported(target.arch, KERNEL_OF[n.dtype]):
+        return unfit
     if len(left) < 2 or len(right) < 2 or right[-2] == 1:
         return "one operand is a vector"
     if len(right) > 2 and left[:-2] != right[:-2]:

@@ -166,6 +166,20 @@ def test_targets_and_rules_without_such_kernels() -> None:
     assert attention(before, GPU, frozenset({"no-workspace"})) is before
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("cpu", "there is no kernel of ours for it on cpu"),
+        ("sm_90a", "our kernels take attention that a model spells out"),
+    ],
+)
+def test_pytorchs_own_call_stays_and_says_why(name: str, why: str) -> None:
+    text = "return torch.nn.functional.scaled_dot_product_attention(q, k, v)"
+    before, _, _ = graphs(text, (Q, K, V))
+    (call,) = (n for n in toposort(attention(before, TARGETS[name]).roots) if n.op == "library")
+    assert call.call.why_library == why
+
+
 def test_dropout_that_drops_nothing_and_heads_of_one_projection() -> None:
     made = plan_of(HEADS, torch.randn(8, 512, 128))
     members = [" ".join(m.op for m in k.members) for k in made.plan.kernels]
