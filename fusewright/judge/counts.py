@@ -46,8 +46,8 @@ _RECURRENT = frozenset(
 )
 # At most so many processes of a candidate side by side, with so many bytes of tensors together;
 # each, and what is expected of it, hold so many copies of them.
-LANES, HELD = 4, 8
-LANES_BYTES: Mapping[str, int] = {"cpu": 1 << 30, "cuda": 16 << 30}
+LANES, HELD = 4, 6
+LANES_BYTES: Mapping[str, int] = {"cpu": 6 << 30, "cuda": 16 << 30}
 # What takes much longer for an element than reading and writing it does.
 _SLOW: Mapping[Any, float] = {
     getattr(_aten, name): 20.0

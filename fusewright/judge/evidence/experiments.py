@@ -440,7 +440,7 @@ def soak(t: Trial) -> Steps:
 
 def _leak(t: Trial, rows: int, calls: int) -> Generator[dict[str, Any], Any, int]:
     """Many calls that nobody judges, and one that is; how many bytes more are in use."""
-    arguments = t.ship(t.lab.inputs("leak", rows=rows))
+    arguments = t.ship(t.lab.inputs("leak", rows=rows) if rows else t.lab.own_values)
     for _ in range(2):  # a leak goes on; an allocator that took more memory once has it now
         answer = yield from t.repeat(calls, arguments)
         text, _, reuse = answer["text"].partition("\n")

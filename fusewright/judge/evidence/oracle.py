@@ -269,8 +269,10 @@ class Oracle:
 
     def _takes(self, mode: str, state: State) -> bool:
         """Does eager take a draw of its own inputs in this mode? Notes what it says if not."""
+        drawn = self._opening is None and self._own_values is not None
         try:
-            self.run_quietly(self.inputs("opening"), each(state, lambda _, t: t.clone()), mode)
+            values = mapped(self.own_values, Tensor.clone) if drawn else self.inputs("opening")
+            self.run_quietly(values, each(state, lambda _, t: t.clone()), mode)
         except Illegal as error:
             self.raising_modes[mode] = str(error)
             return False
