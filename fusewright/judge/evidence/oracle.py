@@ -62,9 +62,10 @@ CROWDED = 3.0  # times as long as before: then others are on the device
 WITH_GRADIENTS = " with gradients"
 POOL = 16  # so many times the rows of a call are kept of a draw, or such a part of it
 SCARCE = 32  # times the bytes of a call: with less of a GPU's memory, what can be drawn is not kept
-# Shared memory of a GPU: room for such a multiple of the bytes of a call, or of the state, and some
-# more, where it and what is taken out of it are no more than such a share of the GPU's.
-ROOM, SMALL_ROOM, ROOM_SHARE = 2.0, 64 << 20, 0.25
+# Shared memory of a GPU: room for the first such multiple of the bytes of a call, or of the state,
+# with which it and what is taken out of it are no more than such a share of the GPU's; two results
+# are asked for at once, and some cases have more rows.
+ROOMS, SMALL_ROOM, ROOM_SHARE = (2.0, 1.25), 64 << 20, 0.25
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 
@@ -659,8 +660,10 @@ class Oracle:
         and as much again for what it answers; 0 where these go through the host."""
         if self.device != "cuda":
             return 0
-        size = device_memory.rounded(int(ROOM * max(self.call_bytes, self.held)) + SMALL_ROOM)
-        return size if 3 * size <= model_states.memory("cuda") * ROOM_SHARE else 0
+        most = model_states.memory("cuda") * ROOM_SHARE / 3
+        own = max(self.call_bytes, self.held)
+        sizes = (device_memory.rounded(int(room * own) + SMALL_ROOM) for room in ROOMS)
+        return next((size for size in sizes if size <= most), 0)
 
     def cast(self, dtype: torch.dtype) -> Oracle:
         """The same problem after `model.to(dtype)`; its truth is float64 on the cast numbers."""

@@ -9,11 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from torch import Tensor
 
+from fusewright.judge.evidence import model_states
+from fusewright.judge.evidence.oracle import Oracle
 from fusewright.judge.isolation import device_memory, tensor_transport
 from fusewright.judge.isolation.pinned_memory import Pinned, map_pinned
 from fusewright.judge.isolation.protocol import (
@@ -122,6 +126,33 @@ def test_a_region_without_such_memory_is_as_it_was() -> None:
     mapping = map_pinned(made.fd, writable=True)
     assert ship(pack([torch.ones(3)], 1), mapping)["blocks"][0]["offset"] == 0
     made.close()
+
+
+# --- how much ---------------------------------------------------------------------------------
+
+GB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("call", "held", "least", "most"),
+    [
+        (1 << 20, 0, 64 << 20, 80 << 20),
+        (1 << 20, GB, 2 * GB, 2.1 * GB),
+        (GB, 0, 2 * GB, 2.1 * GB),
+        (8.6 * GB, 0, 10 * GB, 11 * GB),  # less room, so that it fits
+        (40 * GB, 0, 0, 0),
+    ],
+)
+def test_as_much_is_shared_as_a_gpu_has_room_for(
+    call: float, held: float, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_states, "memory", lambda _: 140 * GB)
+    lab = SimpleNamespace(device="cuda", call_bytes=int(call), held=int(held))
+    found = Oracle.shared_bytes(cast(Oracle, lab))
+    assert least <= found <= most
+    assert not found % (2 << 20)
+    lab.device = "cpu"
+    assert Oracle.shared_bytes(cast(Oracle, lab)) == 0
 
 
 # --- descriptors ------------------------------------------------------------------------------
