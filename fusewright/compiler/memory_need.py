@@ -60,10 +60,14 @@ def need(sizes: Sizes, device: str) -> Need:
 
 
 def _side_by_side(sizes: Sizes, device: str) -> int:
-    """What the judge's processes of a candidate take that are asked beside the first."""
+    """What the judge's processes of a candidate take that are asked beside the first, and, on a
+    GPU, what each of them and the trusted worker both map."""
     tensors = sizes.inputs + sizes.outputs + sizes.state
-    others = lanes(device, tensors, sizes.live) - 1
-    return others * (lane_bytes(tensors, sizes.live) + PROCESS[device])
+    count = lanes(device, tensors, sizes.live)
+    others = (count - 1) * (lane_bytes(tensors, sizes.live) + PROCESS[device])
+    call = max(sizes.inputs + sizes.outputs, sizes.state)
+    mapped = count * (MAPPED * call + MAPPED_LEAST) if device == "cuda" else 0
+    return others + mapped
 
 
 def sizes_of(graph: Graph) -> Sizes:
@@ -116,6 +120,8 @@ def _most_live(
 
 # A process with PyTorch, in what it does not share; with a context of CUDA, on the GPU.
 PROCESS: Mapping[str, int] = {"cpu": 150_000_000, "cuda": 600_000_000}
+# Memory that two processes map: twice (for questions and answers) twice a call's, and some more.
+MAPPED, MAPPED_LEAST = 4, 128 << 20
 # Measured with bench/verdicts.py [m: judge-0004, judge-0008, judge-0015, judge-0031].
 HOST = Copies(2_000_000_000, 18, 16, 12, 6)
 BESIDE_GPU = Copies(4_200_000_000, 8, 13, 8, 0)
