@@ -57,6 +57,8 @@ from fusewright.judge.timing.roofline_floor import floors
 FOREVER = float("inf")
 IN_TURNS = ("fresh", "soak", "mode", "again")  # draws that go on from one state after the other
 OTHER_BYTE = 0x5A  # memory that nobody has written holds it, where eager is asked again
+# Draws of experiments, in the first mode, that ask about something else than values and caches.
+BEGUN_ELSEWHERE = ("instances", "again", "soak", "late")
 CROWDED = 3.0  # times as long as before: then others are on the device
 # Behind a mode: gradients are enabled. Some modules of PyTorch compute otherwise then.
 WITH_GRADIENTS = " with gradients"
@@ -214,6 +216,8 @@ class Oracle:
         """A fresh draw of get_inputs() that nobody has seen, or so many rows of one."""
         if rows:
             return self._some_rows(tag, rows)
+        if tag[0] in BEGUN_ELSEWHERE and (begun := self._begun_elsewhere(tag)):
+            return begun
         if self._opening is not None and tag in self._opening:
             return mapped(self._opening[tag], Tensor.clone)
         values = self._draws.draw(lambda: self._seed_all(self.seed("inputs", *tag)))
@@ -221,6 +225,25 @@ class Oracle:
         if self._opening is not None:
             self._opening = {tag: mapped(values, Tensor.clone)}
         return values
+
+    def _begun_elsewhere(self, tag: Sequence[object]) -> list[object]:
+        """The rows of the draw by which the problem was examined, begun at a secret place: on a CPU
+        drawing takes longest. Nothing, where calls are cheap, or where rows depend on others."""
+        values, size = self._own_values or [], self.own_rows
+        if self.device != "cpu" or not self.part or self.places or not values:
+            return []
+        rows = [t for t in tensors_of(values) if t.ndim and t.shape[0] == size]
+        if not all(t.is_floating_point() and t.is_contiguous() for t in rows):
+            return []  # what is sorted, for instance, must stay so
+        if len({t.untyped_storage().data_ptr() for t in rows}) < len(rows):
+            return []
+        place = 1 + self.seed("begin", *tag) % (size - 1)
+
+        def moved(t: Tensor) -> Tensor:
+            own = t.detach().roll(place, 0) if t.ndim and t.shape[0] == size else t.detach().clone()
+            return own.requires_grad_(t.requires_grad)
+
+        return mapped(values, moved)
 
     def _some_rows(self, tag: Sequence[object], rows: int) -> list[object]:
         """Rows that follow each other in one draw, at a secret place: of it some times as many are

@@ -156,6 +156,43 @@ def test_rows_are_judged_alone_where_none_depends_on_others(name: str, tmp_path:
     assert lab.apart == ({"train", "eval"} if apart else set())
 
 
+INPUTS = {
+    "one": ("torch.randn(rows, width)", True),
+    "not contiguous": ("torch.randn(width, rows).t()", False),
+    "whole numbers": ("torch.arange(rows * width).reshape(rows, width)", False),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_draw_that_is_used_again_begins_elsewhere(name: str, tmp_path: Path) -> None:
+    drawn, again = INPUTS[name]
+    text = PROBLEM.read_text(encoding="utf-8").replace("torch.randn(rows, width)", drawn)
+    text = text.replace("self.proj(x)", "self.proj(x.float())")
+    assert drawn in text
+    problem = tmp_path / "problem.py"
+    problem.write_text(text, encoding="utf-8")
+    lab = Oracle({
+        "device": "cpu", "accuracy": "contract", "truth": "rows", "seed": "17" * 16,
+        "problem": str(problem), "overrides": {"rows": "640"}, "counts": COSTLY.written(),
+    })  # fmt: skip
+    lab.examine()
+    (own,) = lab.own_values
+    assert isinstance(own, torch.Tensor)
+    places = set()
+    for tag in (("soak", 0), ("late",), ("again", 0), ("instances", 1)):
+        (found,) = lab.inputs(*tag)
+        assert isinstance(found, torch.Tensor)
+        assert found.shape == own.shape
+        turned = [k for k in range(640) if torch.equal(found.roll(-k, 0), own)]
+        assert bool(turned) == (again or name == "whole numbers"), tag
+        places |= {*turned}
+        assert torch.equal(found, lab.inputs(*tag)[0])  # type: ignore[arg-type]
+    assert len(places) == (4 if again else name == "whole numbers")
+    for tag in (("fresh", 1), ("changed", 0), ("mode", 0), ("weights", "data")):
+        (found,) = lab.inputs(*tag)
+        assert again is False or not any(torch.equal(found.roll(-k, 0), own) for k in range(640))
+
+
 def test_of_few_cases_between_timed_calls_one_is_nan_and_none_is_of_a_kind_twice() -> None:
     inputs = [torch.randn(64, 32)]
     for seed in range(20):
