@@ -16,7 +16,7 @@ from fusewright.common.timing_lock import Need
 from fusewright.frontend.library_calls import CONVOLUTION_CALLS
 from fusewright.fusion.planner import nbytes
 from fusewright.ir.graph import Graph, Node, memory_of, toposort
-from fusewright.judge.counts import lane_bytes, lanes
+from fusewright.judge.counts import concurrency, process_bytes
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def _side_by_side(sizes: Sizes, device: str) -> int:
     """What the judge's processes of a candidate take that are asked beside the first, and, on a
     GPU, what each of them and the trusted worker both map."""
     tensors = sizes.inputs + sizes.outputs + sizes.state
-    count = lanes(device, tensors, sizes.live)
-    others = (count - 1) * (lane_bytes(tensors, sizes.live) + PROCESS[device])
+    count = concurrency(device, tensors, sizes.live)
+    others = (count - 1) * (process_bytes(tensors, sizes.live) + PROCESS[device])
     call = max(sizes.inputs + sizes.outputs, sizes.state)
     mapped = count * (MAPPED * call + MAPPED_LEAST) if device == "cuda" else 0
     return others + mapped

@@ -46,8 +46,8 @@ _RECURRENT = frozenset(
 )
 # At most so many processes of a candidate side by side, with so many bytes of tensors together;
 # each, and what is expected of it, hold so many copies of them.
-LANES, HELD = 4, 6
-LANES_BYTES: Mapping[str, int] = {"cpu": 6 << 30, "cuda": 16 << 30}
+MOST_CONCURRENT, HELD = 4, 6
+CONCURRENT_BYTES: Mapping[str, int] = {"cpu": 6 << 30, "cuda": 16 << 30}
 # What takes much longer for an element than reading and writing it does.
 _SLOW: Mapping[Any, float] = {
     getattr(_aten, name): 20.0
@@ -205,16 +205,18 @@ class Counts:
         return asdict(self)
 
 
-def lanes(device: str, tensors: int, live: int) -> int:
+def concurrency(device: str, tensors: int, live: int) -> int:
     """How many processes of a candidate are asked side by side: what they hold is all there at
     once. No clock and no neighbour has a say in it.
 
     tensors: bytes of arguments, results and state; live: bytes that one run takes beside them.
     """
-    return max(1, min(LANES, LANES_BYTES[device] // max(lane_bytes(tensors, live), 1)))
+    return max(
+        1, min(MOST_CONCURRENT, CONCURRENT_BYTES[device] // max(process_bytes(tensors, live), 1))
+    )
 
 
-def lane_bytes(tensors: int, live: int) -> int:
+def process_bytes(tensors: int, live: int) -> int:
     """Of one such process, and of what is expected of it."""
     return HELD * tensors + 2 * live
 

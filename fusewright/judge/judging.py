@@ -300,7 +300,7 @@ def _go_on(
 ) -> bench.Timing | None:
     """All that is asked of the candidate."""
     request, sides = session.request, ready.sides
-    session.warm_up(list(ready.workers.values())[: session.lanes])
+    session.warm_up(list(ready.workers.values())[: session.concurrency])
     if compiled is not None:
         session.costs.enter(COMPILING)
         if (library := compiled()) is not None:
@@ -393,8 +393,8 @@ def _run_phases(session: Session, workers: Mapping[Phase, Worker], sides: list[b
                     bench.prepare(session, side)
 
     while parts:
-        some, parts = parts[: session.lanes], parts[session.lanes :]
-        session.warm_up(part.worker for part in parts[: session.lanes])
+        some, parts = parts[: session.concurrency], parts[session.concurrency :]
+        session.warm_up(part.worker for part in parts[: session.concurrency])
         if not _run_some(session, some, sides, _silently if parts else prepare):
             complete = False
             if session.is_over():
@@ -414,7 +414,7 @@ def _run_some(
     """
     mark, complete = session.ledger.mark(), True
     while some:
-        together = some[: session.lanes]
+        together = some[: session.concurrency]
         last = len(together) == len(some)
         try:
             session.run_phases(together, before_the_last=prepare if last else _silently)

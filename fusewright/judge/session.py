@@ -156,15 +156,15 @@ class Session:
         self._planned: Mapping[str, int] = {}
         self.waited_s = 0.0  # for answers of the candidate
         self.adopted = ""  # the hash of kernels that the caller has compiled, if it has
-        self._lanes = 1  # processes of a candidate that may be asked side by side
+        self._concurrency = 1  # processes of a candidate that may be asked side by side
         self.alone = False  # has something been tried again, with the machine to itself?
         self._kills = shortage.kills()
         self._short: list[str] = []  # what the current phase could not do for want of memory
 
     @property
-    def lanes(self) -> int:
+    def concurrency(self) -> int:
         """How many processes of the candidate are asked side by side."""
-        return 1 if self.alone else self._lanes
+        return 1 if self.alone else self._concurrency
 
     @property
     def reference(self) -> Worker:
@@ -675,9 +675,8 @@ class Session:
         begin = time.monotonic()
         found = self.ask_reference(do="examine", lab="problem")
         self.examined_s = time.monotonic() - begin
-        self.counts, self._planned, self._lanes = (
-            found[key] for key in ("counts", "planned", "lanes")
-        )
+        self.counts, self._planned = found["counts"], found["planned"]
+        self._concurrency = int(found["concurrency"])
         return list(found["weak"])
 
     def look_ahead(self, phases: Sequence[Phase]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fusewright.judge import judging
-from fusewright.judge.counts import LANES, LANES_BYTES, lane_bytes, lanes
+from fusewright.judge.counts import CONCURRENT_BYTES, MOST_CONCURRENT, concurrency, process_bytes
 from fusewright.judge.findings import Verdict
 from fusewright.judge.isolation.processes import Worker
 from fusewright.judge.isolation.protocol import Record
@@ -32,7 +32,7 @@ def judged(
     site: Site, candidate: Path, width: int, monkeypatch: pytest.MonkeyPatch, **fields: Any
 ) -> Verdict:
     """width: processes that are asked side by side."""
-    monkeypatch.setattr(Session, "lanes", property(lambda self: 1 if self.alone else width))
+    monkeypatch.setattr(Session, "concurrency", property(lambda self: 1 if self.alone else width))
     asked = Request(PROBLEMS / "linear_relu.py", candidate, timing=False, seed=SEED, **fields)
     return judging.judge_request(asked, lambda _: None, site=site)
 
@@ -131,11 +131,13 @@ def test_a_crash_of_one_process_is_found_and_the_others_go_on(
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_large_tensors_have_the_machine_to_themselves(device: str) -> None:
-    found = [lanes(device, size, 0) for size in (0, MB, 16 * MB, 64 * MB, 256 * MB, 4096 * MB)]
+    found = [
+        concurrency(device, size, 0) for size in (0, MB, 16 * MB, 64 * MB, 256 * MB, 4096 * MB)
+    ]
     assert found == sorted(found, reverse=True)
-    assert found[:2] == [LANES, LANES]
+    assert found[:2] == [MOST_CONCURRENT, MOST_CONCURRENT]
     assert found[-1] == 1
     for size in (0, 16 * MB, 64 * MB, 128 * MB):
         for live in (0, 64 * MB, 1024 * MB):
-            count = lanes(device, size, live)
-            assert count == 1 or count * lane_bytes(size, live) <= LANES_BYTES[device]
+            count = concurrency(device, size, live)
+            assert count == 1 or count * process_bytes(size, live) <= CONCURRENT_BYTES[device]

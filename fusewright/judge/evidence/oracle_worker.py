@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fusewright.errors import FusewrightError
 from fusewright.judge import outlook
-from fusewright.judge.counts import lanes
+from fusewright.judge.counts import concurrency
 from fusewright.judge.evidence import experiment_table
 from fusewright.judge.evidence.legal_inputs import (
     DeviceLost,
@@ -192,7 +192,7 @@ class Bench:
         planned = {part: lab.counts.calls(part, most) for part, most in outlook.PLANNED.items()}
         return {
             "weak": lab.weak, "counts": lab.counts.written(), "planned": planned,
-            "lanes": lanes(lab.device, lab.call_bytes + lab.held, lab.own_peak),
+            "concurrency": concurrency(lab.device, lab.call_bytes + lab.held, lab.own_peak),
         }  # fmt: skip
 
     def do_share(self, message: Message) -> Message:
