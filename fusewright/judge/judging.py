@@ -27,8 +27,9 @@ from fusewright.judge.isolation import worker_pool
 from fusewright.judge.isolation.processes import Worker
 from fusewright.judge.isolation.worker_pool import CHECKED, Site
 from fusewright.judge.request import PHASES, Limits, Phase, Request
-from fusewright.judge.session import Lost, Part, Progress, Session, Short, Stopped
+from fusewright.judge.session import Part, Progress, Session
 from fusewright.judge.timing import bench
+from fusewright.judge.workers import Lost, Short, Stopped
 
 Compiled = Callable[[], Path | None]
 DEFAULT_LIMITS = Limits()

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from fusewright.judge.isolation import sandbox
 from fusewright.judge.request import Limits, Phase
-from fusewright.judge.session import Part, Stopped
+from fusewright.judge.session import Part
+from fusewright.judge.workers import Stopped
 
 if TYPE_CHECKING:
     from fusewright.judge.isolation.processes import Worker

@@ -11,11 +11,9 @@ import hashlib
 import importlib.util
 import os
 import secrets
-import socket
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,86 +23,31 @@ from fusewright.common.progress import Left
 from fusewright.errors import (
     BadUsage,
     FusewrightError,
-    InternalError,
     NotVerifiable,
-    UnusableProblem,
 )
 from fusewright.judge import outlook, shortage
 from fusewright.judge.canary import CANARIES, PROBLEM
-from fusewright.judge.costs import Costs
 from fusewright.judge.findings import Ledger
-from fusewright.judge.isolation import problem_files
 from fusewright.judge.isolation.processes import End, Worker
 from fusewright.judge.isolation.protocol import (
     NO_ROOM,
-    ON_DEVICE,
-    RECORD_LIMIT,
-    Channel,
     Gone,
     Late,
     ProtocolViolation,
-    Record,
-    TensorRecord,
-    decode_record,
 )
-from fusewright.judge.isolation.sandbox import Plan
-from fusewright.judge.isolation.shared_slot import Slot
-from fusewright.judge.isolation.worker_pool import CHECKED, ROOM, Site
+from fusewright.judge.isolation.worker_pool import ROOM, Site
 from fusewright.judge.request import Limits, Phase, Request
+from fusewright.judge.workers import Lost, Short, Stopped, Turns, Workers, exhaust
 
 TOO_SLOW = "it is too slow to be judged"
 ABANDONED = "what ran beside it has ended the phase"
-# What is asked of one process; each turn ends where an answer of it is waited for.
-Turns = Generator[None, None, None]
 Progress = Callable[[str], None]  # see `progress.Left` for what else it may take
-_ERRORS: Mapping[str, type[FusewrightError]] = {
-    c.__name__: c for c in (BadUsage, UnusableProblem, NotVerifiable, InternalError)
-}
 # After one of these nothing that other phases could say would be news.
 FATAL = ("import", "constructor", "parameters", "structure", "timeout", "protocol", "resources")
-# glibc fills memory with the complement: bytes that make large numbers in every type, never zeros
-# or numbers too small to notice.
-POISONS = (*range(0x01, 0x30), *range(0x80, 0xB0))
 RENEWALS = 4  # so many trusted workers may lose their GPU to what the judge has invented
 YOUNG = 10  # messages, after which a worker has called its model for the first time
 # Words in a source that promise a compiler run; only its deadline depends on them.
 _BUILDS = ("load_inline", "cpp_extension", "triton", "torch.compile", "subprocess", "nvrtc")
-
-
-class Stopped(Exception):
-    """The candidate's worker cannot be asked anything more."""
-
-
-class Short(NotVerifiable):
-    """The machine had too little of something: nobody's fault, and worth one more try."""
-
-
-class Lost(NotVerifiable):
-    """The trusted worker cannot: a kernel of PyTorch has ended CUDA for it on such a case."""
-
-    def __init__(self, case: str, text: str) -> None:
-        on = f"on what the judge tried ({case})" if case else "on arguments of the problem"
-        super().__init__(f"PyTorch's own kernels end CUDA for the whole process {on}: {text}")
-        self.case = case
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """Memory of a GPU for what a worker answers: how large, and a line to who takes it there."""
-
-    size: int
-    line: Channel
-
-    def take(self, tensors: Sequence[TensorRecord], deadline: float) -> None:
-        """Have the trusted worker copy what these records announce."""
-        ends = [t.offset + t.nbytes - ON_DEVICE for t in tensors if t.nbytes]
-        if max(ends, default=0) <= 0:
-            return
-        try:
-            self.line.send_json({"bytes": max(ends)}, deadline)
-            self.line.receive_json(deadline)
-        except (Gone, Late) as error:  # who asks it next hears why
-            raise NotVerifiable(f"The judge's own worker does not answer ({error}).") from error
 
 
 @dataclass(frozen=True)
@@ -121,31 +64,20 @@ def _nothing() -> None:
     """Nothing is to be done."""
 
 
-class Session:
+class Session(Workers):
     """One judging: its workers, its ledger, its log."""
 
     def __init__(self, request: Request, site: Site, progress: Progress) -> None:
-        self.request = request
-        self.limits = request.limits
-        self.site = site
+        super().__init__(request, site)
         self._told = progress
         self._phase = ""
         self.outlook: outlook.Outlook | None = None  # once the problem is known
-        self.costs = Costs()
         self.seed = request.seed or secrets.token_hex(16)
         wanted = {name for name in ("timing", "grad", "sanitize") if getattr(request, name)}
         self.ledger = Ledger(wanted, request.ignored)
         self.source = ""  # the candidate's, once it is read
-        self.slots = site.slots
-        self.lab: dict[str, Any] = {}
         self.cases: list[dict[str, str]] = []
-        self._slot_of: dict[Worker, Slot] = {}
-        self._shared: dict[Worker, _Shared] = {}
-        self._listeners = ThreadPoolExecutor()
-        self._sent: dict[Worker, int] = {}
-        self._received: dict[Worker, int] = {}
         self._builds = False
-        self.workers: list[Worker] = []
         self._leaving: list[Worker] = []
         self.left_out: list[str] = []
         self.numbers: dict[str, float] = {}
@@ -165,10 +97,6 @@ class Session:
     def concurrency(self) -> int:
         """How many processes of the candidate are asked side by side."""
         return 1 if self.alone else self._concurrency
-
-    @property
-    def reference(self) -> Worker:
-        return self.site.reference
 
     def read_candidate(self) -> None:
         """Raises BadUsage where it is no text."""
@@ -197,90 +125,6 @@ class Session:
         """Kernels that the caller has compiled from the candidate's own text."""
         self.adopted = hashlib.sha256(library.read_bytes()).hexdigest()
         self.site.adopt(library)
-
-    # --- workers ----------------------------------------------------------------------------
-
-    def start_candidate(
-        self,
-        name: str,
-        slot: int,
-        *,
-        environment: Mapping[str, str] | None = None,
-        plan: Plan | None = None,
-        launcher: Sequence[str] = (),
-        cold: bool = False,
-    ) -> Worker:
-        # New memory holds this byte's complement, and freed memory the byte: no old answers.
-        poison, own = {"MALLOC_PERTURB_": str(secrets.choice(POISONS))}, self.slots[slot]
-        worker = self.site.start(
-            name,
-            "fusewright.judge.isolation.candidate_worker",
-            options={"device": self.request.device, "cold": cold},
-            regions=((own.inputs, own.outputs),),
-            environment=CHECKED | poison if environment is None else environment,
-            plan=plan,
-            launcher=launcher,
-            memory=self.request.limits.memory_bytes,
-        )
-        self.workers.append(worker)
-        self._slot_of[worker] = own
-        return worker
-
-    def ask_reference(self, **message: Any) -> dict[str, Any]:
-        deadline = time.monotonic() + self.request.limits.trusted_s
-        try:
-            self.reference.channel.send_json(message, deadline)
-            reply: dict[str, Any] = self.reference.channel.receive_json(deadline)
-        except (Gone, Late, ProtocolViolation, ValueError) as error:
-            if isinstance(error, Late):
-                self.reference.kill("the trusted worker stopped answering")
-            end = self.reference.finish()
-            last = end.tail.strip().splitlines()[-1:] or [end.exit]
-            raise NotVerifiable(
-                f"The judge's own worker ended ({end.exit}: {last[0]}; {error}). Most often the "
-                "machine has too little memory for this problem: make it smaller with --set."
-            ) from error
-        if reply.get("error") == "DeviceLost":
-            raise Lost(reply["case"], reply["text"])
-        if "error" in reply:
-            raise _ERRORS.get(reply["error"], UnusableProblem)(reply["text"])
-        return reply
-
-    def post(self, worker: Worker, message: Mapping[str, Any]) -> None:
-        """Send a command without waiting for its answer."""
-        if message["do"] == "import":
-            names, origin = self.lab.get("beside", ()), self.request.candidate.resolve().parent
-            problem_files.lay(names, origin, worker.folder, self.site.plan.readable)
-        number = self._sent[worker] = self._sent.get(worker, 0) + 1
-        self.costs.posted(message)
-        worker.channel.send_json({**message, "sequence": number}, time.monotonic() + 30)
-
-    def collect(self, worker: Worker, seconds: float) -> Record:
-        """The next answer, its form checked, its bytes taken. The first, number 0, says `ready`."""
-        return self._counted(self.receive(worker, seconds))
-
-    def receive(self, worker: Worker, seconds: float) -> Record:
-        """It is taken out of memory that its sender can write to when it comes, and not later."""
-        number = self._received.get(worker, -1) + 1
-        self._received[worker] = number
-        shared = self._shared.get(worker)
-        body = worker.channel.receive(time.monotonic() + seconds, RECORD_LIMIT)
-        record = decode_record(
-            body, nonce=worker.nonce, sequence=number, region_bytes=self.slots[0].outputs.size,
-            device_bytes=shared.size if shared else 0,
-        )  # fmt: skip
-        self._slot_of[worker].take(record.tensors)
-        if shared:
-            shared.take(record.tensors, time.monotonic() + self.limits.trusted_s)
-        return record
-
-    def _counted(self, record: Record) -> Record:
-        self.costs.took([tensor.nbytes for tensor in record.tensors])
-        return record
-
-    def ask_candidate(self, worker: Worker, message: Mapping[str, Any], seconds: float) -> Record:
-        self.post(worker, message)
-        return self.collect(worker, seconds)
 
     # --- phases -----------------------------------------------------------------------------
 
@@ -349,37 +193,7 @@ class Session:
             raise
         finally:
             self.send_off(worker)
-            if (shared := self._shared.pop(worker, None)) is not None:
-                shared.line.close()
-                with contextlib.suppress(NotVerifiable):  # it is gone, and that is known
-                    self.ask_reference(do="unshare", slot=part.slot)
-
-    def _share(self, worker: Worker, slot: int) -> Turns:
-        """From now on it is asked, and answers, in memory of the GPU, where that can be shared."""
-        if self.request.device != "cuda":
-            return
-        size = int(self.ask_reference(do="share", lab="problem", slot=slot)["bytes"])
-        if not size:
-            return
-        deadline = time.monotonic() + self.limits.start_s
-        *memory, line = self.reference.channel.receive_descriptors(3, deadline)
-        shared = _Shared(size, Channel(socket.socket(fileno=line)))
-        try:
-            self.post(worker, {"do": "share", "bytes": size})
-            worker.channel.send_descriptors(memory, deadline)
-            yield
-            record = self.collect(worker, self.limits.start_s)
-        except (Gone, Late, ProtocolViolation) as error:
-            worker.kill("it did not take what is shared")
-            raise NotVerifiable(f"A worker could not start here: {error}.") from error
-        finally:
-            for descriptor in memory:
-                os.close(descriptor)
-        if record.kind == "done":
-            self._shared[worker] = shared
-        else:  # its driver refuses: through the host, then
-            shared.line.close()
-            self.ask_reference(do="unshare", slot=slot)
+            self._unshare(worker, part.slot)
 
     def _builds_still(self) -> bool:
         """Would several processes build the same kernels now?"""
@@ -413,26 +227,6 @@ class Session:
         for worker in self._leaving:
             self._look_back(worker, worker.finish(self.limits.leave_s))
         self._leaving.clear()
-
-    def warm_up(self, workers: Iterable[Worker]) -> None:
-        """Have these start CUDA, if the device needs that, before anybody waits for it."""
-        for worker in workers:
-            if self.request.device == "cuda" and worker not in self._sent:
-                with contextlib.suppress(Gone, Late, OSError):  # whoever asks it next is told
-                    self.post(worker, {"do": "warm up"})
-
-    def _expect_ready(self, worker: Worker) -> Turns:
-        yield
-        try:
-            record = self.collect(worker, self.limits.start_s)
-            if self._sent.get(worker):  # it has been told to warm up
-                self.collect(worker, self.limits.start_s)
-        except (Gone, Late, ProtocolViolation) as error:
-            end = worker.kill("it did not start")
-            last = end.tail.strip().splitlines()[-1:] or [end.exit]
-            raise NotVerifiable(f"A worker could not start here: {last[0]} ({error}).") from error
-        if record.kind != "ready":
-            raise Stopped
 
     def _experiment(
         self, experiment: str, worker: Worker, slot: int, lab: str, ledger: Ledger, source: str = ""
@@ -752,12 +546,6 @@ class Session:
             "seed": self.seed, "request": own | paths, "counts": dict(self.counts),
             "cases": self.cases, "asked": self.asked,
         }  # fmt: skip
-
-
-def exhaust(turns: Turns) -> None:
-    """All turns, with nothing beside them."""
-    for _ in turns:
-        continue
 
 
 def _patience() -> float:

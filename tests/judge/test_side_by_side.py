@@ -15,7 +15,8 @@ from fusewright.judge.isolation.processes import Worker
 from fusewright.judge.isolation.protocol import Record
 from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.request import Request
-from fusewright.judge.session import Session, Short
+from fusewright.judge.session import Session
+from fusewright.judge.workers import Short
 from tests.support.folders import CHEATS, CONTROLS, PROBLEMS
 
 SEED = "5a" * 16

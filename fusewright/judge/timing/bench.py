@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from fusewright.common.timing_lock import Turn
 from fusewright.errors import NotVerifiable
 from fusewright.judge.isolation.protocol import Gone, Late, ProtocolViolation, Record
-from fusewright.judge.session import Short
 from fusewright.judge.timing import clock_rules, statistics
 from fusewright.judge.timing.clock_rules import Clocks
+from fusewright.judge.workers import Short
 
 if TYPE_CHECKING:
     from fusewright.judge.isolation.processes import Worker

@@ -12,9 +12,10 @@ from fusewright.errors import NotVerifiable
 from fusewright.judge.isolation.protocol import Record
 from fusewright.judge.judging import judge
 from fusewright.judge.request import Limits
-from fusewright.judge.session import Session, Short
+from fusewright.judge.session import Session
 from fusewright.judge.timing import bench
 from fusewright.judge.timing.bench import Side
+from fusewright.judge.workers import Short
 from tests.support.folders import PROBLEMS
 
 CASES = [f"case {n}" for n in range(9)]
