@@ -16,7 +16,7 @@ from fusewright.common.timing_lock import Need
 from fusewright.frontend.library_calls import CONVOLUTION_CALLS
 from fusewright.fusion.planner import nbytes
 from fusewright.ir.graph import Graph, Node, memory_of, toposort
-from fusewright.judge.counts import concurrency, process_bytes
+from fusewright.judge.counts import concurrency, mapped_bytes, process_bytes
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,8 @@ def _side_by_side(sizes: Sizes, device: str) -> int:
     tensors = sizes.inputs + sizes.outputs + sizes.state
     count = concurrency(device, tensors, sizes.live)
     others = (count - 1) * (process_bytes(tensors, sizes.live) + PROCESS[device])
-    call = max(sizes.inputs + sizes.outputs, sizes.state)
-    mapped = count * (MAPPED * call + MAPPED_LEAST) if device == "cuda" else 0
-    return others + mapped
+    mapped = 2 * mapped_bytes(sizes.inputs + sizes.outputs, sizes.state)
+    return others + (count * mapped if device == "cuda" else 0)
 
 
 def sizes_of(graph: Graph) -> Sizes:
@@ -120,8 +119,6 @@ def _most_live(
 
 # A process with PyTorch, in what it does not share; with a context of CUDA, on the GPU.
 PROCESS: Mapping[str, int] = {"cpu": 150_000_000, "cuda": 600_000_000}
-# Memory that two processes map: twice (for questions and answers) twice a call's, and some more.
-MAPPED, MAPPED_LEAST = 4, 128 << 20
 # Measured with bench/verdicts.py [m: judge-0004, judge-0008, judge-0015, judge-0031].
 HOST = Copies(2_000_000_000, 18, 16, 12, 6)
 BESIDE_GPU = Copies(4_200_000_000, 8, 13, 8, 0)

@@ -19,6 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 from fusewright.judge.evidence.operator_observer import Observer
 from fusewright.judge.evidence.pytree import tensors
+from fusewright.judge.isolation import device_memory
 
 # All experiments share so many seconds, on paper; one that costs more makes fewer calls, not none.
 EFFORT_S: Mapping[str, float] = {"cpu": 8.0, "cuda": 8.0}
@@ -48,6 +49,9 @@ _RECURRENT = frozenset(
 # each, and what is expected of it, hold so many copies of them.
 MOST_CONCURRENT, HELD = 4, 6
 CONCURRENT_BYTES: Mapping[str, int] = {"cpu": 6 << 30, "cuda": 16 << 30}
+# Memory of a GPU that both sides map: the first such multiple of the bytes of a call, or of the
+# state, that there is room for; two results are asked for at once, and some cases have more rows.
+ROOMS, SMALL_ROOM = (2.0, 1.25), 64 << 20
 # What takes much longer for an element than reading and writing it does.
 _SLOW: Mapping[Any, float] = {
     getattr(_aten, name): 20.0
@@ -219,6 +223,17 @@ def concurrency(device: str, tensors: int, live: int) -> int:
 def process_bytes(tensors: int, live: int) -> int:
     """Of one such process, and of what is expected of it."""
     return HELD * tensors + 2 * live
+
+
+def mapped_bytes(call: int, held: int, most: float = math.inf) -> int:
+    """Of the memory on a GPU that a process of a candidate and the trusted worker both map for what
+    is asked, and as much again for what is answered; 0 where even the least is more than `most`.
+
+    call: bytes of arguments and results; held: of the state.
+    """
+    rooms = (int(room * max(call, held)) + SMALL_ROOM for room in ROOMS)
+    sizes = (-(-room // device_memory.GRANULE) * device_memory.GRANULE for room in rooms)
+    return next((size for size in sizes if size <= most), 0)
 
 
 def counts_of(

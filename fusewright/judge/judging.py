@@ -27,7 +27,7 @@ from fusewright.judge.isolation import worker_pool
 from fusewright.judge.isolation.processes import Worker
 from fusewright.judge.isolation.worker_pool import CHECKED, Site
 from fusewright.judge.request import PHASES, Limits, Phase, Request
-from fusewright.judge.session import Part, Progress, Session
+from fusewright.judge.session import Part, Progress, Session, nothing
 from fusewright.judge.timing import bench
 from fusewright.judge.workers import Lost, Short, Stopped
 
@@ -383,64 +383,43 @@ def _asked(phase: Phase, request: Request) -> bool:
 
 
 def _run_phases(session: Session, workers: Mapping[Phase, Worker], sides: list[bench.Side]) -> bool:
-    """True if every phase ran to its end."""
-    complete = True
+    """True if every phase ran to its end.
+
+    Some are asked again with fresh processes where the judge's own was lost, and once, one behind
+    the other, where the machine had too little of something.
+    """
     parts = [Part(phase, worker, slot) for slot, (phase, worker) in enumerate(workers.items(), 1)]
+    mark, complete = session.ledger.mark(), True
 
     def prepare() -> None:
         if not session.ledger.failed():
             for side in sides:
-                if side.name == bench.CANDIDATE:
+                if side.name == bench.CANDIDATE and not side.prepared:
                     bench.prepare(session, side)
 
     while parts:
-        some, parts = parts[: session.concurrency], parts[session.concurrency :]
-        session.warm_up(part.worker for part in parts[: session.concurrency])
-        if not _run_some(session, some, sides, _silently if parts else prepare):
-            complete = False
-            if session.is_over():
-                return False
-    return complete
-
-
-def _run_some(
-    session: Session, some: Sequence[Part], sides: list[bench.Side], prepare: Callable[[], None]
-) -> bool:
-    """True if all of them ran to their ends.
-
-    Again with fresh processes where the judge's own was lost, and once, one behind the other, where
-    the machine had too little of something.
-
-    prepare: called when there is one process left to be asked.
-    """
-    mark, complete = session.ledger.mark(), True
-    while some:
-        together = some[: session.concurrency]
-        last = len(together) == len(some)
+        some, others = parts[: session.concurrency], parts[session.concurrency :]
+        session.warm_up(part.worker for part in others[: session.concurrency])
         try:
-            session.run_phases(together, before_the_last=prepare if last else _silently)
+            session.run_phases(some, before_the_last=nothing if others else prepare)
         except Lost as lost:
             session.recover(lost)
-            some = [*_afresh(session, together), *some[len(together) :]]
+            parts = [*_afresh(session, some), *others]
         except Short as short:
             _make_room(session, sides, short)
             session.ledger.back_to(mark)
-            some = [*_afresh(session, together), *some[len(together) :]]
+            parts = [*_afresh(session, some), *others]
         except Stopped:
-            complete = False
-            some = () if session.is_over() else some[len(together) :]
+            complete, parts = False, [] if session.is_over() else others
+            mark = session.ledger.mark()
         else:
-            some, mark = some[len(together) :], session.ledger.mark()
+            parts, mark = others, session.ledger.mark()
     return complete
 
 
 def _afresh(session: Session, parts: Sequence[Part]) -> list[Part]:
     """The same, of processes that know nothing yet."""
     return [replace(p, worker=session.start_candidate(p.phase.name, p.slot)) for p in parts]
-
-
-def _silently() -> None:
-    """Nothing has to be prepared."""
 
 
 __all__ = ["Judging", "Limits", "judge", "judge_request", "open_judging", "replay"]

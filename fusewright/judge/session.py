@@ -60,7 +60,7 @@ class Part:
     shares: bool = True  # memory of a GPU
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """Nothing is to be done."""
 
 
@@ -132,7 +132,7 @@ class Session(Workers):
         self,
         parts: Sequence[Part],
         limits: Limits | None = None,
-        before_the_last: Callable[[], None] = _nothing,
+        before_the_last: Callable[[], None] = nothing,
     ) -> None:
         """All experiments of some processes, side by side: while some compute, another is judged.
 
@@ -150,7 +150,7 @@ class Session(Workers):
             while waiting:
                 if len(waiting) == 1:
                     prepare()
-                    prepare = _nothing
+                    prepare = nothing
                 lane, turns = waiting[0]
                 if self.outlook is not None:
                     self.outlook.turn(lane)

@@ -71,6 +71,23 @@ def test_a_step_that_is_in_no_plan_takes_nothing_from_it() -> None:
     assert outlook.seconds_left() == pytest.approx(5.0)
 
 
+def test_a_moment_belongs_to_the_step_whose_turn_it_is() -> None:
+    clock = Clock()
+    outlook = Outlook([Step("a", 4.0, 2.0), Step("b", 4.0, 2.0), Step("c", 4.0, 2.0)], 0.0, clock)
+    for lane, name in enumerate("ab"):
+        outlook.turn(lane)
+        outlook.begin(name)
+    for lane, seconds in ((0, 2.0), (1, 2.0), (0, 2.0)):
+        outlook.turn(lane)
+        clock.now += seconds
+        outlook.heard()
+    assert outlook.seconds_left() == pytest.approx(6.0)  # half of b, and c
+    outlook.turn(0)
+    outlook.begin("c")
+    assert outlook.seconds_left() == pytest.approx(6.0)
+    assert outlook.share() == pytest.approx(0.5)
+
+
 def test_every_experiment_of_the_plan_is_in_both_tables() -> None:
     asked = {
         name

@@ -29,7 +29,16 @@ from fusewright.common.default_device import Placing, default_device, placing
 from fusewright.common.problem_file import load_problem
 from fusewright.common.unobserved_layers import unwatched
 from fusewright.judge.costs import RUNS
-from fusewright.judge.counts import UNPRICED_S, WORTH, Counts, Work, counts_of, priced, work_of
+from fusewright.judge.counts import (
+    UNPRICED_S,
+    WORTH,
+    Counts,
+    Work,
+    counts_of,
+    mapped_bytes,
+    priced,
+    work_of,
+)
 from fusewright.judge.evidence import contract, hazard_cases, model_states
 from fusewright.judge.evidence.expected_answers import USUAL_SHARE, Expected, Kappas, Part, State
 from fusewright.judge.evidence.fatal_cuda_calls import Watch
@@ -43,12 +52,7 @@ from fusewright.judge.evidence.pytree import elements, mapped, nbytes, upcast
 from fusewright.judge.evidence.same_answers import alike, all_alike, exactly, identical, nearly
 from fusewright.judge.evidence.signed_zeros import with_other_zeros
 from fusewright.judge.evidence.tied_tensors import each, first_names, place_in, slots
-from fusewright.judge.isolation import (
-    device_memory,
-    memory_limit,
-    model_attributes,
-    tensor_transport,
-)
+from fusewright.judge.isolation import memory_limit, model_attributes, tensor_transport
 from fusewright.judge.isolation import problem_files as beside
 from fusewright.judge.isolation.output_reuse import Kept
 from fusewright.judge.isolation.tensor_transport import pack, results_of, tensors_of, values_in
@@ -64,10 +68,7 @@ CROWDED = 3.0  # times as long as before: then others are on the device
 WITH_GRADIENTS = " with gradients"
 POOL = 16  # so many times the rows of a call are kept of a draw, or such a part of it
 SCARCE = 32  # times the bytes of a call: with less of a GPU's memory, what can be drawn is not kept
-# Shared memory of a GPU: room for the first such multiple of the bytes of a call, or of the state,
-# with which it and what is taken out of it are no more than such a share of the GPU's; two results
-# are asked for at once, and some cases have more rows.
-ROOMS, SMALL_ROOM, ROOM_SHARE = (2.0, 1.25), 64 << 20, 0.25
+MAPPED_SHARE = 12  # what a worker is asked, or answers, may be such a part of a GPU's memory there
 KEPT_SHARE = 6  # float64 twins of parameters may fill a sixth of the memory
 Message = Mapping[str, Any]
 
@@ -293,9 +294,9 @@ class Oracle:
 
     def _takes(self, mode: str, state: State) -> bool:
         """Does eager take a draw of its own inputs in this mode? Notes what it says if not."""
-        drawn = self._opening is None and self._own_values is not None
+        own = self._own_values if self._opening is None else None
         try:
-            values = mapped(self.own_values, Tensor.clone) if drawn else self.inputs("opening")
+            values = mapped(own, Tensor.clone) if own else self.inputs("opening")
             self.run_quietly(values, each(state, lambda _, t: t.clone()), mode)
         except Illegal as error:
             self.raising_modes[mode] = str(error)
@@ -678,15 +679,13 @@ class Oracle:
         """Bytes of the state."""
         return nbytes(self.state.values())
 
-    def shared_bytes(self) -> int:
-        """Of the memory on a GPU that it shares with a candidate's worker for what that is asked,
-        and as much again for what it answers; 0 where these go through the host."""
+    def mapped_bytes(self) -> int:
+        """Of what a candidate's worker is asked, and as much again of what it answers, in memory of
+        a GPU that both map; 0 where these go through the host."""
         if self.device != "cuda":
             return 0
-        most = model_states.memory("cuda") * ROOM_SHARE / 3
-        own = max(self.call_bytes, self.held)
-        sizes = (device_memory.rounded(int(room * own) + SMALL_ROOM) for room in ROOMS)
-        return next((size for size in sizes if size <= most), 0)
+        most = model_states.memory("cuda") / MAPPED_SHARE
+        return mapped_bytes(self.call_bytes, self.held, most)
 
     def cast(self, dtype: torch.dtype) -> Oracle:
         """The same problem after `model.to(dtype)`; its truth is float64 on the cast numbers."""

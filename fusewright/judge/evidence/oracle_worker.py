@@ -203,7 +203,7 @@ class Bench:
         """
         lab, slot = self._labs[message["lab"]], int(message["slot"])
         self.do_unshare(message)
-        size = lab.shared_bytes()
+        size = lab.mapped_bytes()
         if not size:
             return {"bytes": 0}
         made: list[tuple[Tensor, int]] = []

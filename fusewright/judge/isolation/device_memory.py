@@ -2,7 +2,8 @@
 
 Arguments and results of a model on a GPU need not take the way through the host: the trusted
 worker creates memory on the device, and the candidate's worker maps the same memory, which comes to
-it as a file descriptor. A copy within a GPU takes a hundredth of the time of four through the host.
+it as a file descriptor. Two copies within a GPU take the place of four through the host, each of
+which takes longer than both [m: judge-0043].
 What a candidate may write to is what it could write to before, too: the memory of its answers,
 which are taken out of it at once, and of its arguments, of which the judge keeps its own copy.
 
@@ -21,7 +22,7 @@ from torch import Tensor
 
 _PINNED = _POSIX_DESCRIPTOR = _ON_DEVICE = 1
 _READ_AND_WRITE = 3
-_GRANULE = 2 << 20  # bytes: what a GPU's memory is handed out in
+GRANULE = 2 << 20  # bytes: what a GPU's memory is handed out in
 # Bound before any candidate is imported.
 _as_tensor, _zeros, _current_stream = torch.as_tensor, torch.zeros, torch.cuda.current_stream
 
@@ -53,13 +54,8 @@ class _Mapped:
         }  # fmt: skip
 
 
-def rounded(size: int) -> int:
-    """So many bytes, in whole granules."""
-    return -(-size // _GRANULE) * _GRANULE
-
-
 def create(size: int) -> tuple[Tensor, int]:
-    """New memory of this size, in bytes and rounded, on the first device: here and for others.
+    """New memory on the first device, here and for others. size: bytes, in whole GRANULEs.
 
     Returns: uint8 [size], and a descriptor of the same memory, which the caller closes. Raises
     OSError where the driver has none to give.
@@ -96,7 +92,7 @@ def open_shared(descriptor: int, size: int) -> Tensor:
 def discard(memory: Tensor) -> None:
     """It is not mapped here any more; nobody may use the tensor."""
     address, size = ctypes.c_uint64(memory.data_ptr()), ctypes.c_size_t(memory.numel())
-    _current_stream().synchronize()
+    settle()
     _do("cuMemUnmap", address, size)
     _do("cuMemAddressFree", address, size)
 

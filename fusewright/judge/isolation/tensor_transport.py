@@ -49,8 +49,7 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 NO_COPIES: Mapping[int, Tensor] = MappingProxyType({})
 # Bound before any candidate is imported: its process uses these and never `x.method()`.
 _detach, _contiguous, _copy = Tensor.detach, Tensor.contiguous, Tensor.copy_
-_view_as = _viewed = Tensor.view
-_narrow = Tensor.narrow
+_view_as, _narrow = Tensor.view, Tensor.narrow
 _frombuffer, _empty, _tensor = torch.frombuffer, torch.empty, torch.tensor
 
 
@@ -327,12 +326,8 @@ def ship_only(
 
 def _size_of(values: Sequence[object]) -> int:
     """Bytes that the blocks of these arguments take at most."""
-    return sum(_up(2 * GUARD_BYTES + 2 * ALIGN + _reach(t)) for t in every_tensor(list(values)))
-
-
-def _reach(t: Tensor) -> int:
-    low, high = _span(t)
-    return high - low
+    spans = map(_span, every_tensor(list(values)))
+    return sum(_up(2 * GUARD_BYTES + 2 * ALIGN + high - low) for low, high in spans)
 
 
 def _start(region: mmap.mmap, size: int, behind: int = 0) -> int:
@@ -379,7 +374,7 @@ def _raw(region: mmap.mmap, size: int, offset: int, dtype: torch.dtype = torch.u
     if offset >= ON_DEVICE:
         assert isinstance(region, Pinned)
         assert region.device is not None
-        return _viewed(_narrow(region.device, 0, offset - ON_DEVICE, size), dtype)
+        return _view_as(_narrow(region.device, 0, offset - ON_DEVICE, size), dtype)
     reach(region, offset + size)
     return _frombuffer(region, dtype=dtype, count=size // dtype.itemsize, offset=offset)
 

@@ -140,17 +140,22 @@ REFERENCES = {
 }
 
 
-@pytest.mark.parametrize("name", REFERENCES)
-def test_rows_are_judged_alone_where_none_depends_on_others(name: str, tmp_path: Path) -> None:
-    returned, apart = REFERENCES[name]
-    text = PROBLEM.read_text(encoding="utf-8").replace("torch.relu(self.proj(x))", returned)
-    problem = tmp_path / "problem.py"
+def examined(text: str, folder: Path) -> Oracle:
+    """What the judge knows of a costly problem of 640 rows."""
+    problem = folder / "problem.py"
     problem.write_text(text, encoding="utf-8")
     lab = Oracle({
         "device": "cpu", "accuracy": "contract", "truth": "rows", "seed": "17" * 16,
         "problem": str(problem), "overrides": {"rows": "640"}, "counts": COSTLY.written(),
     })  # fmt: skip
     lab.examine()
+    return lab
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_rows_are_judged_alone_where_none_depends_on_others(name: str, tmp_path: Path) -> None:
+    returned, apart = REFERENCES[name]
+    lab = examined(PROBLEM.read_text().replace("torch.relu(self.proj(x))", returned), tmp_path)
     assert lab.few == FEW
     assert lab.part == (40 if apart else 0)
     assert lab.apart == ({"train", "eval"} if apart else set())
@@ -166,16 +171,9 @@ INPUTS = {
 @pytest.mark.parametrize("name", INPUTS)
 def test_a_draw_that_is_used_again_begins_elsewhere(name: str, tmp_path: Path) -> None:
     drawn, again = INPUTS[name]
-    text = PROBLEM.read_text(encoding="utf-8").replace("torch.randn(rows, width)", drawn)
-    text = text.replace("self.proj(x)", "self.proj(x.float())")
+    text = PROBLEM.read_text().replace("torch.randn(rows, width)", drawn)
     assert drawn in text
-    problem = tmp_path / "problem.py"
-    problem.write_text(text, encoding="utf-8")
-    lab = Oracle({
-        "device": "cpu", "accuracy": "contract", "truth": "rows", "seed": "17" * 16,
-        "problem": str(problem), "overrides": {"rows": "640"}, "counts": COSTLY.written(),
-    })  # fmt: skip
-    lab.examine()
+    lab = examined(text.replace("self.proj(x)", "self.proj(x.float())"), tmp_path)
     (own,) = lab.own_values
     assert isinstance(own, torch.Tensor)
     places = set()
@@ -190,7 +188,7 @@ def test_a_draw_that_is_used_again_begins_elsewhere(name: str, tmp_path: Path) -
     assert len(places) == (4 if again else name == "whole numbers")
     for tag in (("fresh", 1), ("changed", 0), ("mode", 0), ("weights", "data")):
         (found,) = lab.inputs(*tag)
-        assert again is False or not any(torch.equal(found.roll(-k, 0), own) for k in range(640))
+        assert not again or not any(torch.equal(found.roll(-k, 0), own) for k in range(640))
 
 
 def test_of_few_cases_between_timed_calls_one_is_nan_and_none_is_of_a_kind_twice() -> None:

@@ -148,11 +148,11 @@ def test_as_much_is_shared_as_a_gpu_has_room_for(
 ) -> None:
     monkeypatch.setattr(model_states, "memory", lambda _: 140 * GB)
     lab = SimpleNamespace(device="cuda", call_bytes=int(call), held=int(held))
-    found = Oracle.shared_bytes(cast(Oracle, lab))
+    found = Oracle.mapped_bytes(cast(Oracle, lab))
     assert least <= found <= most
     assert not found % (2 << 20)
     lab.device = "cpu"
-    assert Oracle.shared_bytes(cast(Oracle, lab)) == 0
+    assert Oracle.mapped_bytes(cast(Oracle, lab)) == 0
 
 
 # --- descriptors ------------------------------------------------------------------------------
@@ -235,8 +235,7 @@ channel.receive_json(time.monotonic() + 60)
 
 @pytest.mark.gpu
 def test_a_process_of_another_user_maps_the_same_memory() -> None:
-    size = device_memory.rounded(5 << 20)
-    assert size == 6 << 20
+    size = 3 * device_memory.GRANULE
     free = torch.cuda.mem_get_info()[0]
     memory, descriptor = device_memory.create(size)
     memory.fill_(4)
