@@ -54,6 +54,7 @@ from fusewright.emit.emitted_file import (
 from fusewright.emit.guard import class_text
 from fusewright.emit.header import header, header_of_parts, unchanged_header
 from fusewright.emit.python_text import NameScope
+from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.frontend.capture import Captured, capture
@@ -240,7 +241,7 @@ def _tuned(
     def write(choice: TuneChoice) -> CandidateText:
         chosen = other(choice)
         runtime, forward = _code(chosen, module, scope_of(module))
-        return CandidateText(runtime, emit_bare_class(runtime, forward), bool(chosen.kernels))
+        return CandidateText(str(runtime), emit_bare_class(runtime, forward), bool(chosen.kernels))
 
     def work() -> TuneResult:
         progress("tuning")
@@ -273,10 +274,13 @@ def _emitted(made: Compilation, module: nn.Module, problem: Problem) -> tuple[st
     classes = _own_classes(problem) | {type(module): "ModelNew"}
     runtime, forward = _code(made, module, EmitScope(classes, vars(problem.module)))
     lines = header(record, made.kernels, made.plan, problem.path.name, made.descriptions)
-    return emit_file(problem.source, path, lines, runtime, forward), runtime if made.kernels else ""
+    text = emit_file(problem.source, path, lines, runtime, forward)
+    return text, str(runtime) if made.kernels else ""
 
 
-def _code(made: Compilation, module: nn.Module, scope: EmitScope) -> tuple[str, GeneratedForward]:
+def _code(
+    made: Compilation, module: nn.Module, scope: EmitScope
+) -> tuple[Runtime, GeneratedForward]:
     """The emitted kernels and the emitted `forward`."""
     forward = generated_forward(
         made.captured, made.plan, made.texts, made.conditions, module, scope
@@ -557,7 +561,7 @@ def _as_part(scope: EmitScope, name: str, number: int) -> EmitScope:
 
 def _code_of_parts(
     parts: Parts, scope: Callable[[nn.Module, str], EmitScope]
-) -> tuple[str, list[NewClass]]:
+) -> tuple[Runtime, list[NewClass]]:
     """The emitted kernels of all parts, and the classes of these."""
     classes = list[NewClass]()
     for number, taken in enumerate(parts.chosen.taken, 1):
@@ -644,7 +648,7 @@ def _text_of_parts(
         runtime, classes = _code_of_parts(parts, scope)
         plans = [made.plan for made in parts.made]
         lines = header_of_parts(record, parts.kernels, plans, problem.path.name, parts.descriptions)
-        return emit_parts(problem.source, path, lines, runtime, classes), runtime
+        return emit_parts(problem.source, path, lines, runtime, classes), str(runtime)
     try:
         return rename_only(problem.source, path, unchanged_header(record)), ""
     except CaptureFailed:  # not a plain class of the file
