@@ -88,7 +88,7 @@ def _write(given: argparse.Namespace) -> None:
         return
     runtime, new = pipeline._code(made, module, scope_of(module))
     if made.kernels:
-        (why,) = build_all([runtime], time.monotonic() + 500)
+        (why,) = build_all([str(runtime)], time.monotonic() + 500)
         assert not why, why
     given.write.write_text(emit_bare_class(runtime, new), encoding="utf-8")
 

@@ -26,7 +26,8 @@ from typing import NamedTuple
 from fusewright.emit.runtime import CPP_FLAGS, cuda_flags
 from fusewright.targets.target import TARGETS
 
-PROGRAM = re.compile(r'_FUSEWRIGHT_(?:CUDA|CPP) = r"""(.*?)"""', re.DOTALL)
+# The device library, and what is generated; before there were two, the one had both.
+PROGRAM = re.compile(r'_FUSEWRIGHT_(DEVICE_LIBRARY|CUDA|CPP) = r"""(.*?)"""', re.DOTALL)
 TOKEN = re.compile(r'[A-Za-z_$%.@][\w$%.@]*|\d[\w.]*|"[^"]*"|\S')
 # What may be another name: symbols and labels, and sections that have a symbol's name.
 SYMBOL = re.compile(r"[A-Za-z_]|\$?\.?L|\.(?:text|rodata|data|bss|gcc_except_table)[.\w]*\.")
@@ -41,9 +42,12 @@ def programs(record: Path) -> Iterator[tuple[str, str, str]]:
     for key, text in keys.items():
         problem, _, name = key.rpartition("/")
         source = "\n\n".join(kept["paragraphs"][k] for k in kept["texts"][text])
-        if name == "file" and (found := PROGRAM.search(source)):
+        found = dict(PROGRAM.findall(source)) if name == "file" else {}
+        if library := found.pop("DEVICE_LIBRARY", ""):
+            library += "\n"
+        for kernels in found.values():
             (target,) = (part for part in problem.split("/") if part in TARGETS)
-            yield problem, target, found[1]
+            yield problem, target, library + kernels
 
 
 def compile_program(folder: Path, program: tuple[str, str, str]) -> str:

@@ -11,17 +11,24 @@ from fusewright.codegen.dead_code import drop_unreached
 from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText, words
+from fusewright.codegen.source_text import SourceText, source_text
 from fusewright.ir.graph import BatchSize, numel, size_text, times
 
 
 def cpp_source(bodies: Sequence[KernelText]) -> str:
     """The whole C++ text of an emitted file."""
-    parts = _lifted(bodies)
+    return cpp_text(bodies).whole
+
+
+def cpp_text(bodies: Sequence[KernelText]) -> SourceText:
+    """The C++ text of an emitted file, in two; functions are lifted where the library ends."""
+    lifted, parts = _lifted(bodies), list[str]()
     for body in bodies:
         parts += [*body.launch.structs, body.text, _entry(body)]
-    generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
+    generated = "\n\n".join([*lifted, *parts])
     found = words(generated).union(*(body.launch.needs for body in bodies))
-    return f"{drop_unreached(sections_for('cpp', found), generated)}\n\n{generated}"
+    library = drop_unreached(sections_for("cpp", found), generated)
+    return source_text("\n\n".join([library, *lifted]), parts)
 
 
 def _lifted(bodies: Sequence[KernelText]) -> list[str]:

@@ -13,11 +13,17 @@ from fusewright.codegen.dead_code import drop_unreached
 from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText, words
+from fusewright.codegen.source_text import SourceText, source_text
 from fusewright.targets.target import Target
 
 
 def cuda_source(kernels: Sequence[KernelText], target: Target) -> str:
-    """The whole CUDA text of an emitted file.
+    """The whole CUDA text of an emitted file."""
+    return cuda_text(kernels, target).whole
+
+
+def cuda_text(kernels: Sequence[KernelText], target: Target) -> SourceText:
+    """The CUDA text of an emitted file, in two.
 
     The structs have no name outside of it: what a device function remembers per kernel would
     otherwise be one variable for all files in a process whose kernels have the same name.
@@ -27,11 +33,11 @@ def cuda_source(kernels: Sequence[KernelText], target: Target) -> str:
         texts = [*body.launch.structs, body.text]
         texts += [body.fallback.text] if body.fallback else []
         parts += ["\n".join(["namespace {", *texts, "}"]), _entry(body)]
-    generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
+    generated = "\n\n".join(parts)
     library = target.arch.device_library
     assert library is not None, "a target has a device library"
     sections = sections_for(library, _words(kernels, generated))
-    return f"{drop_unreached(sections, generated)}\n\n{generated}"
+    return source_text(drop_unreached(sections, generated), parts)
 
 
 def _words(kernels: Sequence[KernelText], generated: str) -> set[str]:

@@ -131,12 +131,18 @@ def words(text: str) -> set[str]:
 
 def operators(kernel: Kernel) -> str:
     """What a kernel computes, as text: its operators in order, and what it writes."""
+    names, shapes = operators_and_shapes(kernel)
+    return f"{', '.join(names)} -> {' and '.join(shapes)}"
+
+
+def operators_and_shapes(kernel: Kernel) -> tuple[list[str], list[str]]:
+    """Its operators in order and the shapes that it writes, each once, with how often."""
     written = [shape_text(n.shape) for n in kernel.outputs]
     names, shapes = (
         [f"{each} x{k}" if k > 1 else each for each, k in Counter(some).items()]
         for some in (kernel.operators, written)
     )
-    return f"{', '.join(names)} -> {' and '.join(shapes)}"
+    return names, shapes
 
 
 def counting(pointers: Sequence[Pointer]) -> list[str]:

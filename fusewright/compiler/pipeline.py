@@ -52,8 +52,15 @@ from fusewright.emit.emitted_file import (
     runtime_block,
 )
 from fusewright.emit.guard import class_text
-from fusewright.emit.header import header, header_of_parts, unchanged_header
+from fusewright.emit.header import (
+    ForwardNotes,
+    PartNotes,
+    header,
+    header_of_parts,
+    unchanged_header,
+)
 from fusewright.emit.python_text import NameScope
+from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
 from fusewright.frontend.capture import Captured, capture
@@ -78,14 +85,18 @@ from fusewright.loopnest.buffer_reuse import BufferReuse, buffer_reuse
 from fusewright.loopnest.nest import Nest
 from fusewright.report.decision_record import (
     AS_IT_WAS,
+    PARTS_NOT_TUNED,
     changes_anything,
     explain,
     explain_parts,
+    header_remarks,
     is_degenerate,
     is_worth_it,
+    left_lines,
     step_reports,
 )
 from fusewright.report.run_report import OptimizeResult, StepReport
+from fusewright.report.step_rows import step_rows
 from fusewright.rewrite.algebra_rules import allowed
 from fusewright.rewrite.diagonal_matmul import diagonal
 from fusewright.rewrite.simplify import rewrite
@@ -145,6 +156,14 @@ class Compilation:
     def tuning(self) -> Mapping[str, object] | None:
         """What the report says of tuning."""
         return self.tuned.facts if self.tuned else None
+
+    @property
+    def notes(self) -> ForwardNotes:
+        """What the header of the emitted file says."""
+        remarks = header_remarks(self.captured, self.plan, self.used)
+        tuned = (line.strip() for line in self.tuned.lines) if self.tuned else ()
+        rows = step_rows(self.plan, self.layout, self.texts, self.descriptions)
+        return ForwardNotes(rows, (*remarks, *tuned))
 
     def record(self, source: str) -> str:
         """The decision record."""
@@ -240,7 +259,7 @@ def _tuned(
     def write(choice: TuneChoice) -> CandidateText:
         chosen = other(choice)
         runtime, forward = _code(chosen, module, scope_of(module))
-        return CandidateText(runtime, emit_bare_class(runtime, forward), bool(chosen.kernels))
+        return CandidateText(str(runtime), emit_bare_class(runtime, forward), bool(chosen.kernels))
 
     def work() -> TuneResult:
         progress("tuning")
@@ -272,11 +291,14 @@ def _emitted(made: Compilation, module: nn.Module, problem: Problem) -> tuple[st
         return rename_only(problem.source, path, unchanged_header(record)), ""
     classes = _own_classes(problem) | {type(module): "ModelNew"}
     runtime, forward = _code(made, module, EmitScope(classes, vars(problem.module)))
-    lines = header(record, made.kernels, made.plan, problem.path.name, made.descriptions)
-    return emit_file(problem.source, path, lines, runtime, forward), runtime if made.kernels else ""
+    lines = header(problem.path.name, made.plan.target.name, made.notes)
+    text = emit_file(problem.source, path, lines, runtime, forward)
+    return text, str(runtime) if made.kernels else ""
 
 
-def _code(made: Compilation, module: nn.Module, scope: EmitScope) -> tuple[str, GeneratedForward]:
+def _code(
+    made: Compilation, module: nn.Module, scope: EmitScope
+) -> tuple[Runtime, GeneratedForward]:
     """The emitted kernels and the emitted `forward`."""
     forward = generated_forward(
         made.captured, made.plan, made.texts, made.conditions, module, scope
@@ -486,17 +508,19 @@ class Parts:
         return tuple(t.made.made for t in self.chosen.taken)
 
     @property
-    def kernels(self) -> tuple[tuple[KernelText, Nest, Strategy], ...]:
-        return tuple(kernel for made in self.made for kernel in made.kernels)
-
-    @property
     def texts(self) -> tuple[KernelText, ...]:
         return tuple(text for made in self.made for text in made.texts)
 
     @property
-    def descriptions(self) -> Mapping[str, Description]:
-        """What reports say of the kernels, by name."""
-        return {name: d for made in self.made for name, d in made.descriptions.items()}
+    def notes(self) -> tuple[PartNotes, ...]:
+        """What the header of the emitted file says."""
+        taken = self.chosen.taken
+        return tuple(PartNotes(t.made.name, tuple(t.paths), t.made.made.notes) for t in taken)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Of what is no part and why, in lines."""
+        return (*left_lines(self.why, self.chosen.left), PARTS_NOT_TUNED)
 
     @property
     def facts(self) -> Mapping[str, object]:
@@ -557,7 +581,7 @@ def _as_part(scope: EmitScope, name: str, number: int) -> EmitScope:
 
 def _code_of_parts(
     parts: Parts, scope: Callable[[nn.Module, str], EmitScope]
-) -> tuple[str, list[NewClass]]:
+) -> tuple[Runtime, list[NewClass]]:
     """The emitted kernels of all parts, and the classes of these."""
     classes = list[NewClass]()
     for number, taken in enumerate(parts.chosen.taken, 1):
@@ -627,8 +651,7 @@ def _file(
             f"PyTorch calculates what is between them. {why} Or drop the rule: all others are kept "
             "by each part that gets kernels."
         )
-    # The file shall not depend on where the problem lies.
-    record = parts.record(name).replace(f"{problem.path.absolute().parent}{os.sep}", "")
+    record = _anywhere(parts.record(name), problem)
     reports = tuple(r for m in parts.made for r in step_reports(m.plan, m.descriptions))
     text, runtime = _text_of_parts(parts, problem, record, scope)
     return _File(text, runtime, record, parts.texts, reports, parts=parts.facts)
@@ -642,13 +665,18 @@ def _text_of_parts(
     path = str(problem.path)
     if parts.chosen.taken:
         runtime, classes = _code_of_parts(parts, scope)
-        plans = [made.plan for made in parts.made]
-        lines = header_of_parts(record, parts.kernels, plans, problem.path.name, parts.descriptions)
-        return emit_parts(problem.source, path, lines, runtime, classes), runtime
+        left = [_anywhere(line, problem) for line in parts.left]
+        lines = header_of_parts(problem.path.name, parts.machine.name, parts.notes, left)
+        return emit_parts(problem.source, path, lines, runtime, classes), str(runtime)
     try:
         return rename_only(problem.source, path, unchanged_header(record)), ""
     except CaptureFailed:  # not a plain class of the file
         return alias(problem.source, path, unchanged_header(record)), ""
+
+
+def _anywhere(text: str, problem: Problem) -> str:
+    """The text without the folder of the problem: a file shall not depend on where that lies."""
+    return text.replace(f"{problem.path.absolute().parent}{os.sep}", "")
 
 
 def _own_classes(problem: Problem) -> dict[type, str]:

@@ -1,7 +1,9 @@
 """Problem source + plan + kernels -> the emitted file, whose order is decided here.
 
-Header, the user's text, and in front of its class the block of kernels; `forward` behind the user's
-own. What is added is laid out as `ruff format` would, in the indentation of the user's class.
+Header; the user's text, with `forward` behind the user's own; the kernels, in the order of the
+steps; support, as a region that can be folded. Kernels and support stand behind the last definition
+of the user's, but in front of what may run the model while the file is imported. What is added is
+laid out as `ruff format` would, in the indentation of the user's class.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from fusewright.emit.model_source import (
     unchanged_lines,
 )
 from fusewright.emit.python_text import parameters, signature_text
-from fusewright.emit.runtime import cpp_runtime, cuda_runtime
+from fusewright.emit.runtime import Runtime, cpp_runtime, cuda_runtime
 from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import EmitScope
 from fusewright.frontend.capture import Captured
@@ -91,28 +93,29 @@ def runtime_block(
     kernels: Sequence[KernelText],
     target: Target,
     forwards: Sequence[GeneratedForward],
-) -> str:
-    """The block of kernels, with the imports and the snippets that `forwards` need."""
+) -> Runtime:
+    """The blocks behind the model, with the imports and the snippets that `forwards` need."""
     snippets = frozenset[Snippet]().union(*(f.snippets for f in forwards))
     imports = dict.fromkeys(line for f in forwards for line in f.imports)
     if target.language == "cuda":
         runtime = cuda_runtime(kernels, target, snippets)
     else:
         runtime = cpp_runtime(kernels, snippets)
-    return "\n".join([*imports, "", runtime]) if imports else runtime
+    return Runtime(runtime.kernels, "\n".join([*imports, *[""] * bool(imports), runtime.support]))
 
 
 # ---- files ---------------------------------------------------------------------------------------
 
 
 def emit_file(
-    source: str, path: str, header: Sequence[str], runtime: str, forward: GeneratedForward
+    source: str, path: str, header: Sequence[str], runtime: Runtime, forward: GeneratedForward
 ) -> str:
     """The text of the emitted file; raises CaptureFailed where Model is not a plain class."""
     model = model_source(source, path)
-    added = _added(model, forward)
-    text = [*model.before, *_block(runtime), *model.inside, *added, *model.after]
-    return _under(header, text)
+    new_class = [*model.until_forward, *_added(model, forward), *model.definitions]
+    if model.runs_at_once:
+        return _under(header, [*_with_runtime(runtime, model.until_class), *new_class])
+    return _under(header, [*_with_runtime(runtime, [*model.until_class, *new_class]), *model.rest])
 
 
 def rename_only(source: str, path: str, header: Sequence[str]) -> str:
@@ -121,15 +124,15 @@ def rename_only(source: str, path: str, header: Sequence[str]) -> str:
 
 
 def emit_parts(
-    source: str, path: str, header: Sequence[str], runtime: str, parts: Sequence[NewClass]
+    source: str, path: str, header: Sequence[str], runtime: Runtime, parts: Sequence[NewClass]
 ) -> str:
-    """The user's text as it is, then kernels, classes for some submodules, and ModelNew, whose
-    constructor gives these submodules their classes."""
+    """The user's text as it is, then classes for some submodules, ModelNew, whose constructor gives
+    these submodules their classes, and what they call."""
     lines = lines_with_torch(source, path)
     classes = [line for part in parts for line in _subclass(part)]
     table = [line for part in parts for line in _places(part)]
     paths = ["_FUSEWRIGHT_PARTS = {  # class -> where its instances are", *table, "}"]
-    return _under(header, [*lines, "", "", *_block(runtime), *classes, *paths, *_MODEL_NEW])
+    return _under(header, _with_runtime(runtime, [*lines, "", "", *classes, *paths, *_MODEL_NEW]))
 
 
 def alias(source: str, path: str, header: Sequence[str]) -> str:
@@ -137,18 +140,20 @@ def alias(source: str, path: str, header: Sequence[str]) -> str:
     return _under(header, [*unchanged_lines(source, path), "", "ModelNew = Model"])
 
 
-def emit_bare_class(runtime: str, forward: GeneratedForward) -> str:
-    """Runtime and a bare `class ModelNew` with the new `forward`, for a module that has no file."""
+def emit_bare_class(runtime: Runtime, forward: GeneratedForward) -> str:
+    """A bare `class ModelNew` with the new `forward`, and what it calls, for a module that has no
+    file."""
     return emit_classes(runtime, [NewClass("ModelNew", "", (), forward)])
 
 
-def emit_classes(runtime: str, parts: Sequence[NewClass]) -> str:
-    """Runtime and bare classes with a new `forward`."""
-    lines = ["import torch", "", *_block(runtime)]
+def emit_classes(runtime: Runtime, parts: Sequence[NewClass]) -> str:
+    """Bare classes with a new `forward`, and what they call."""
+    lines = ["import torch"]
     for part in parts:
         methods = _methods(part.forward, part.forward.signature, "")
-        lines += [f"class {part.name}:", *(indented(line, "    ") for line in methods), ""]
-    return "\n".join(lines).rstrip() + "\n"
+        methods = [indented(line, "    ") for line in methods]
+        lines += ["", "", f"class {part.name}:", *methods]
+    return _under([], _with_runtime(runtime, lines))
 
 
 # ---- what is added -------------------------------------------------------------------------------
@@ -220,9 +225,13 @@ def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
     return [line[4:] for line in lines]
 
 
-def _block(runtime: str) -> list[str]:
-    rule = "# ---- kernels of ModelNew ".ljust(WIDTH - 1, "-")
-    return [rule, "", *runtime.strip("\n").split("\n"), "", ""]
+def _with_runtime(runtime: Runtime, text: Sequence[str]) -> list[str]:
+    """Text, and behind it kernels and support."""
+    rule = "# ---- kernels of ModelNew, in the order of its steps ".ljust(WIDTH - 1, "-")
+    kernels = [rule, "", *runtime.kernels.split("\n"), "", ""] if runtime.kernels else []
+    support = ["# region support: not about this model", "", *runtime.support.split("\n"), "", ""]
+    before = "\n".join(text).rstrip().split("\n")
+    return [*before, "", "", *kernels, *support, "# endregion", "", ""]
 
 
 def _under(header: Sequence[str], text: Sequence[str]) -> str:

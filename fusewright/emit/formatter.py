@@ -53,7 +53,7 @@ def double_quotes(text: str) -> str:
 def comment(line: str) -> list[str]:
     """A line as comment lines that are not too long."""
     indent = len(line) - len(line.lstrip())
-    hanging = " " * (indent + 4)
+    hanging = " " * (indent + 4) if indent else ""
     wrapped = textwrap.wrap(line, WIDTH - 2, initial_indent="", subsequent_indent=hanging)
     return [f"# {part}" for part in wrapped] or ["#"]
 

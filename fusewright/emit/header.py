@@ -1,60 +1,94 @@
-"""Decision record + kernels -> the comment lines at the top of an emitted file."""
+"""Steps of `forward` -> the comment at the top of an emitted file: what runs where, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-import torch
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fusewright import __version__
-from fusewright.codegen.kernel_text import KernelText
-from fusewright.fusion.planner import Plan
-from fusewright.kernels.interface import Description
-from fusewright.loopnest.nest import Nest
+from fusewright.emit.comment_table import Cell, table
+from fusewright.emit.formatter import WIDTH
+
+HEADING = ("step", "from", "operators -> result", "numeric class", "why")
+WRITTEN = f"written by fusewright {__version__}."
+ORDER = "Below: the model; its kernels, in the order of the steps; and support, to be folded away."
 
 
-def header(
-    record: str,
-    kernels: Iterable[tuple[KernelText, Nest, object]],
-    plan: Plan,
-    name: str,
-    descriptions: Mapping[str, Description],
-) -> list[str]:
-    """name: of the problem file.  descriptions: of kernels, by name."""
-    lines = [
-        f"ModelNew: {name} with fused kernels for {plan.target.name}, "
-        f"written by fusewright {__version__}.",
+@dataclass(frozen=True)
+class NumericClass:
+    """In which precision a step computes. name: as the table has it.  meaning: of the name, ""
+    where it says that itself."""
+
+    name: str
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """A step of `forward`, or several that differ in nothing but the numbers of their modules.
+
+    name: of its kernel; "" for a call of PyTorch.  places: in the model.  shapes: of what it
+    writes.  reasons: why it is what it is, and how it runs.
+    """
+
+    name: str
+    places: tuple[str, ...]
+    operators: tuple[str, ...]
+    shapes: tuple[str, ...]
+    numeric: NumericClass
+    reasons: tuple[str, ...]
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class ForwardNotes:
+    """What is said of one new `forward`. remarks: of all of its steps."""
+
+    rows: tuple[StepRow, ...]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PartNotes:
+    """The same of submodules. name: of their new class.  paths: where they are."""
+
+    name: str
+    paths: tuple[str, ...]
+    notes: ForwardNotes
+
+
+def header(problem: str, target: str, notes: ForwardNotes) -> list[str]:
+    """problem: the name of its file."""
+    return [
+        f"ModelNew: {problem} with fused kernels for {target}, {WRITTEN}",
         "",
-        "The constructor, the parameters and the results are the original's. `forward` is new; "
-        "where",
-        "its guard does not hold (other shapes, gradients, autocast, ...) it runs",
+        *_steps([notes]),
+        "The constructor, the parameters and the results are the original's. Where the guard of "
+        "`forward` does not hold (other shapes, gradients, autocast, ...), it runs "
         "`reference_forward`.",
+        ORDER,
         "",
     ]
-    kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
-    return [*lines, *kept, *_numeric_classes(kernels, plan, descriptions), ""]
 
 
 def header_of_parts(
-    record: str,
-    kernels: Iterable[tuple[KernelText, Nest, object]],
-    plans: Iterable[Plan],
-    name: str,
-    descriptions: Mapping[str, Description],
+    problem: str, target: str, parts: Sequence[PartNotes], left: Sequence[str]
 ) -> list[str]:
-    """The same where some submodules are new. kernels, plans: of all of them."""
-    first, *_ = plans = list(plans)
-    lines = [
-        f"ModelNew: {name} with fused kernels for {first.target.name} in some of its submodules, "
-        f"written by fusewright {__version__}.",
+    """The same where some submodules are new. left: what is not new, and why."""
+    return [
+        f"ModelNew: {problem} with fused kernels for {target} in some of its submodules, {WRITTEN}",
         "",
-        "The constructor, the parameters and the results are the original's, and so is the code "
-        "of Model, which stands here as it was written. Submodules named below have a new "
-        "`forward`; where its guard does not hold, it runs that of their own class.",
+        *(f"{part.name} is {', '.join(part.paths)}." for part in parts),
+        "",
+        *_steps([part.notes for part in parts], [part.name for part in parts]),
+        *left,
+        "The constructor, the parameters and the results are the original's, and so is the code of "
+        "Model, which stands here as it was written. These submodules have a new `forward`; where "
+        "its guard does not hold (other shapes, gradients, autocast, ...), it runs that of their "
+        "own class.",
+        ORDER,
         "",
     ]
-    kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
-    return [*lines, *kept, *_numeric_classes(kernels, first, descriptions), ""]
 
 
 def unchanged_header(record: str) -> list[str]:
@@ -63,21 +97,35 @@ def unchanged_header(record: str) -> list[str]:
     return [f"ModelNew: {kept[0]}, kept by fusewright {__version__}.", "", *kept[1:], ""]
 
 
-def _numeric_classes(
-    kernels: Iterable[tuple[KernelText, Nest, object]],
-    plan: Plan,
-    descriptions: Mapping[str, Description],
-) -> list[str]:
-    """In which precision each kernel computes."""
-    lines = []
-    for text, nest, _ in kernels:
-        types = dict.fromkeys(p.node.dtype for p in text.pointers if p.node.dtype.is_floating_point)
-        narrow = [str(t).removeprefix("torch.") for t in types if t.itemsize < 4]
-        kind = "float64" if torch.float64 in types else "float32" if types else "integers"
-        stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
-        anchor = nest.kernel.anchor
-        own = f", its {anchor.op} as {descriptions[text.name].numeric}" if anchor else ""
-        lines.append(f"  numeric class: {text.name} computes in {kind}{stored}{own}")
-    calls = any(s.node.op == "library" for s in plan.libraries)
-    how = "run in full float32" if plan.precision == "ieee" else "follow PyTorch's flags"
-    return lines + [f"  numeric class: library contractions {how}"] * calls
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def _steps(forwards: Sequence[ForwardNotes], classes: Sequence[str] = ()) -> list[str]:
+    """The table and what its words mean. classes: whose `forward` each is, where there are more."""
+    every = [row for notes in forwards for row in notes.rows]
+    reasons = [*dict.fromkeys(reason for row in every for reason in row.reasons)]
+    numbers = {reason: k for k, reason in enumerate(reasons, 1)}
+    rows: list[tuple[Cell, ...]] = [tuple([word] for word in HEADING)]
+    for k, notes in enumerate(forwards):
+        rows += [([f"{name}:"], [], [], [], []) for name in classes[k : k + 1]]
+        rows += [_row(row, numbers) for row in notes.rows]
+    meanings = dict.fromkeys(r.numeric.meaning for r in every if r.numeric.meaning)
+    remarks = dict.fromkeys(remark for notes in forwards for remark in notes.remarks)
+    return [
+        *table(rows, WIDTH - len("# ")),
+        "",
+        *(f"  ({k}) {reason}" for reason, k in numbers.items()),
+        *(f"  {text}" for text in (*meanings, *remarks)),
+        "",
+    ]
+
+
+def _row(row: StepRow, numbers: dict[str, int]) -> tuple[Cell, ...]:
+    name = [row.name or "PyTorch", *[f"x{row.times}"] * (row.times > 1)]
+    why = _listed([str(numbers[reason]) for reason in row.reasons])
+    computes = [*_listed(row.operators), "->", *_listed(row.shapes)]
+    return name, _listed(row.places), computes, row.numeric.name.split(), why
+
+
+def _listed(pieces: Sequence[str]) -> Cell:
+    return [*(f"{piece}," for piece in pieces[:-1]), *pieces[-1:]]

@@ -1,4 +1,4 @@
-"""The user's file -> its text with Model made ModelNew, and the places where code can be added.
+"""The user's file -> its text with Model made ModelNew, and the places where text can be added.
 
 Only two things change in the user's text: the name of the class, and that of its `forward`, which
 becomes `reference_forward`. Everything else stays as it is.
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusewright.emit.formatter import double_quotes
+from fusewright.emit.import_time import first_that_runs
 from fusewright.errors import CaptureFailed
 
 RESERVED = re.compile(r"ModelNew|_fusewright\w*|_FUSEWRIGHT\w*|reference_forward")
@@ -21,17 +22,22 @@ RESERVED = re.compile(r"ModelNew|_fusewright\w*|_FUSEWRIGHT\w*|reference_forward
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The user's file around the place of a new `forward`: text in front of the class, the class
-    until there, and the rest.
+    """The user's file around the two places where text is added: that of a new `forward`, behind
+    `until_forward`, and that of what it calls.
 
-    unit: the indentation of the class.  signature: the parameters of its `forward` behind the
-    first, as the user wrote them; None where it inherits `forward`.  returns: ` -> ...`, if that
-    is said.
+    What it calls stands behind `definitions`, in front of the rest, or, where the class may run as
+    soon as it is defined, behind `until_class`.
+
+    runs_at_once: whether it may.  unit: the indentation of the class.  signature: the parameters of
+    its `forward` behind the first, as the user wrote them; None where it inherits `forward`.
+    returns: ` -> ...`, if that is said.
     """
 
-    before: tuple[str, ...]
-    inside: tuple[str, ...]
-    after: tuple[str, ...]
+    until_class: tuple[str, ...]
+    until_forward: tuple[str, ...]
+    definitions: tuple[str, ...]
+    rest: tuple[str, ...]
+    runs_at_once: bool
     unit: str
     signature: str | None
     returns: str
@@ -40,19 +46,24 @@ class ModelSource:
 def model_source(source: str, path: str) -> ModelSource:
     """The user's file; raises CaptureFailed where Model is not a plain class."""
     source = _own_line_body(_with_model_new(source, path))
-    model = _class(ast.parse(source), path)
+    tree = ast.parse(source)
+    model = _class(tree, path)
     method = _method(model, path)
     lines = source.split("\n")
-    start, end = _first_line(lines, model), _last_line(method or model)
+    start, end = _first_line(lines, tree, model), _last_line(method or model)
+    runs = first_that_runs(tree.body, model)
+    place = len(lines) if runs in (model, None) else _first_line(lines, tree, runs)
     first = lines[model.body[-1].lineno - 1]
-    before = _before(lines[:start])
+    before = lines[:start]
     before[_import_line(source) : _import_line(source)] = _import_torch(source)
     if method:
         lines = _keep_reference(lines, method)
     return ModelSource(
         tuple(before),
         tuple(lines[start:end]),
-        tuple(lines[end:]),
+        tuple(lines[end:place]),
+        tuple(lines[place:]),
+        runs_at_once=runs is model,
         unit=first[: len(first) - len(first.lstrip())],
         signature=_signature(method) if method else None,
         returns=f" -> {ast.unparse(method.returns)}" if method and method.returns else "",
@@ -204,10 +215,17 @@ def _bound(n: ast.stmt) -> set[str]:
     return stored | {x.name for x in inside if isinstance(x, ast.FunctionDef)}
 
 
-def _first_line(lines: Sequence[str], model: ast.ClassDef) -> int:
-    """The index of the first line of the class, its decorators and the comments right above."""
-    start = min([model.lineno, *(d.lineno for d in model.decorator_list)]) - 1
-    while start and lines[start - 1].startswith("#"):
+def _first_line(lines: Sequence[str], tree: ast.Module, statement: ast.stmt) -> int:
+    """The index of the first line of a statement at the top level, its decorators and the comments
+    right above; or that of one in whose last line it begins."""
+    before = tree.body[: tree.body.index(statement)]
+    decorators = getattr(statement, "decorator_list", ())
+    start = min([statement.lineno, *(d.lineno for d in decorators)]) - 1
+    for other in reversed(before):
+        if _last_line(other) > start:
+            start = min(start, other.lineno - 1)
+    free = max([0, *(_last_line(other) for other in before if _last_line(other) <= start)])
+    while start > free and lines[start - 1].startswith("#"):
         start -= 1
     return start
 
@@ -242,13 +260,6 @@ def _import_torch(source: str) -> list[str]:
         if isinstance(n, ast.ClassDef) and n.name == "ModelNew":
             break
     return ["", "import torch"] if _import_line(source) else ["import torch", ""]
-
-
-def _before(lines: list[str]) -> list[str]:
-    """The lines in front of the class, with the distance to a comment that ruff wants."""
-    kept = "\n".join(lines).rstrip().split("\n")
-    imports = re.match(r"(import|from)\s|\)", kept[-1])
-    return [*kept, *([""] if imports else ["", ""])] if kept != [""] else []
 
 
 def _signature(method: ast.FunctionDef) -> str:

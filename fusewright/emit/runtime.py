@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from fusewright.codegen.cpu_source import cpp_source
-from fusewright.codegen.cuda_source import cuda_source
+from fusewright.codegen.cpu_source import cpp_text
+from fusewright.codegen.cuda_source import cuda_text
 from fusewright.codegen.dead_code import for_nvcc
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText
+from fusewright.codegen.source_text import SourceText
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.targets.arch import Arch
@@ -167,6 +168,22 @@ _ONLY = """gpus = range(torch.cuda.device_count())
 
 
 @dataclass(frozen=True)
+class Runtime:
+    """The two blocks of an emitted file that stand behind its model, as Python.
+
+    kernels: what is generated for the model; "" without kernels.  support: all else that the model
+    calls, which is not about it.
+    """
+
+    kernels: str
+    support: str
+
+    def __str__(self) -> str:
+        """Both, as they build themselves without the model, behind `import torch`."""
+        return "\n\n\n".join(filter(None, (self.kernels, self.support)))
+
+
+@dataclass(frozen=True)
 class LanguageRuntime:
     """What differs between the languages: new memory, pieces of `_BUILD`, `_GUARD`, `_TENSOR`."""
 
@@ -186,7 +203,8 @@ _CPP = LanguageRuntime(
     machine = kinds.get(found and found[1], "native")""",
     compiler='tools = ("ninja", os.environ.get("CXX", "c++").split()[0])',
     packages="a C++ compiler (such as g++) and ninja (pip install ninja)",
-    sources="""        "cpp_sources": [_FUSEWRIGHT_CPP, _FUSEWRIGHT_BINDINGS],
+    sources="""\
+        "cpp_sources": [_FUSEWRIGHT_DEVICE_LIBRARY, _FUSEWRIGHT_CPP, _FUSEWRIGHT_BINDINGS],
         "extra_cflags": [
             "-march=" + machine,
 {flags}
@@ -203,7 +221,7 @@ _CUDA = LanguageRuntime(
         tools = ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc)""",
     packages="the CUDA toolkit 12.1 or newer, a C++ compiler and ninja (pip install ninja)",
     sources="""        "cpp_sources": [""],
-        "cuda_sources": [_FUSEWRIGHT_CUDA, _FUSEWRIGHT_BINDINGS],
+        "cuda_sources": [_FUSEWRIGHT_DEVICE_LIBRARY, _FUSEWRIGHT_CUDA, _FUSEWRIGHT_BINDINGS],
         "extra_cuda_cflags": [
 {flags}
         ],""",
@@ -230,53 +248,60 @@ def cuda_flags(arch: Arch) -> tuple[str, ...]:
 
 def cuda_runtime(
     kernels: Sequence[KernelText], target: Target, snippets: frozenset[Snippet]
-) -> str:
-    """The block for CUDA: kernels as text, build, guard. snippets: those that `forward` calls."""
-    source, arch = for_nvcc(cuda_source(kernels, target)), target.arch
+) -> Runtime:
+    """The blocks for CUDA: kernels as text; build, guard. snippets: those that `forward` calls."""
+    source, arch = cuda_text(kernels, target), target.arch
+    source = SourceText(for_nvcc(source.library), source.kernels)
     table = {b.name: len(b.addresses) for b in kernels}
     return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), snippets, arch)
 
 
-def cpp_runtime(bodies: Sequence[KernelText], snippets: frozenset[Snippet]) -> str:
-    """The block for the CPU: kernels as text, build, guard. snippets: as for CUDA."""
+def cpp_runtime(bodies: Sequence[KernelText], snippets: frozenset[Snippet]) -> Runtime:
+    """The blocks for the CPU: kernels as text; build, guard. snippets: as for CUDA."""
     table = {b.name: len(b.addresses) for b in bodies}
-    return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_source(bodies), table, CPP_FLAGS, snippets, None)
+    return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_text(bodies), table, CPP_FLAGS, snippets, None)
 
 
 def _runtime(
     language: LanguageRuntime,
     name: str,
-    source: str,
+    source: SourceText,
     table: dict[str, int],
     flags: Sequence[str],
     snippets: frozenset[Snippet],
     arch: Arch | None,
-) -> str:
+) -> Runtime:
     text = "\n".join(f'{" " * 12}"{flag}",' for flag in flags)
     machine = language.machine
     if arch is not None:
         machine = _only(arch) + machine.format(arch=arch.name)
-    calls = calls_text(table)
     build = _BUILD.format(
         machine=machine,
         compiler=language.compiler,
         packages=language.packages,
         sources=language.sources.format(flags=text),
     )
-    kernels = [
-        f'_FUSEWRIGHT_BINDINGS = r"""\n{calls}"""',
-        f'{name} = r"""\n{source}"""\n\n# kernel -> how many addresses it takes\n{_table(table)}',
+    building = [
+        _string("_FUSEWRIGHT_DEVICE_LIBRARY", f"{source.library}\n"),
+        _string("_FUSEWRIGHT_BINDINGS", calls_text(table)),
+        f"# kernel -> how many addresses it takes\n{_table(table)}",
         build,
     ]
     texts = {Snippet.EMPTY: language.empty, **SNIPPETS}
     called = snippets | BUILD_CALLS if table else snippets
     pieces = [
-        *(kernels if table else []),
+        *(building if table else []),
         _GUARD.format(autocast=language.autocast),
         *(texts[snippet] for snippet in Snippet if snippet in called),
         _TENSOR.format(parameter=language.parameter, place=language.place),
     ]
-    return "\n\n\n".join(p.strip("\n") for p in pieces if p) + "\n"
+    support = "\n\n\n".join(p.strip("\n") for p in pieces if p)
+    return Runtime(_string(name, source.kernels) if table else "", support)
+
+
+def _string(name: str, text: str) -> str:
+    """C++ as a string of Python."""
+    return f'{name} = r"""\n{text}"""'
 
 
 def _only(arch: Arch) -> str:

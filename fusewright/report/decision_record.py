@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from fusewright.codegen.kernel_text import operators
@@ -19,13 +18,21 @@ from fusewright.frontend.capture import Captured
 from fusewright.frontend.float32_precision import allows_tf32
 from fusewright.frontend.library_calls import call_flops
 from fusewright.frontend.submodules import Left
-from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step, elements, nbytes
-from fusewright.ir.graph import Graph, Node, base, shape_text, toposort
+from fusewright.fusion.planner import LibraryStep, Plan, Step, elements, nbytes
+from fusewright.ir.graph import Graph, Node, toposort
 from fusewright.ir.library_call import LibraryCall
 from fusewright.ir.origin import calls_of_modules
 from fusewright.kernels.interface import Description
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.report.run_report import StepReport
+from fusewright.report.step_facts import (
+    Reasons,
+    Results,
+    is_item,
+    reasons_of,
+    results_of_calls,
+    shapes_of,
+)
 from fusewright.report.step_origins import origins_line
 from fusewright.rewrite import diagonal_matmul
 from fusewright.rewrite.algebra_rules import ALGEBRA, RULES, SPELLING
@@ -33,9 +40,8 @@ from fusewright.rewrite.algebra_rules import ALGEBRA, RULES, SPELLING
 KINDS = {rule.name: rule.kind for rule in RULES} | {diagonal_matmul.RULE: ALGEBRA}
 REWRITTEN = {ALGEBRA: "left out by algebra (--no-algebra keeps it)", SPELLING: "spelled otherwise"}
 
-Results = Mapping[int, Sequence[Node]]  # of calls of PyTorch, by the id of the node
-
 SAME = 1e-3  # predictions that are so near to each other tell nothing
+PARTS_NOT_TUNED = "  tuned: no, parts of a model have the strategies that are chosen by default"
 AS_IT_WAS = ["  nothing is replaced: the same calls as in the model are all there is"]
 
 
@@ -64,7 +70,7 @@ def step_reports(plan: Plan, descriptions: Mapping[str, Description]) -> tuple[S
 
     descriptions: of the kernels, by name.
     """
-    results = _results(plan)
+    results = results_of_calls(plan)
     reports = [_report(step, plan.graph, descriptions, results) for step in plan.steps]
     both = zip(plan.steps, reports, strict=True)
     return tuple(_predicted(step, report, plan, descriptions) for step, report in both)
@@ -87,17 +93,21 @@ def explain_parts(
     lines = [f"{source} on {target}: {count if parts else 'the model as it was'}"]
     for name, paths, record in parts:
         lines += ["", f"  {name} is {', '.join(paths)}:", *_indented(record)]
+    lines += ["", *left_lines(why, left)]
+    if not parts:
+        lines.append("  nothing to gain here: no submodule has kernels that would be faster")
+    else:
+        lines.append(PARTS_NOT_TUNED)
+    return "\n".join(lines) + "\n"
+
+
+def left_lines(why: str, left: Sequence[Left]) -> list[str]:
+    """What is left of a model as it was written, and why. why: what stopped it as a whole."""
     told = [("the model", why), *((f"{m.path} ({m.kind})", m.why) for m in left)]
     by_reason: dict[str, list[str]] = {}
     for what, reason in told:
         by_reason.setdefault(reason, []).append(what)
-    lines.append("")
-    lines += [f"  left as written: {', '.join(w)}: {reason}" for reason, w in by_reason.items()]
-    if not parts:
-        lines.append("  nothing to gain here: no submodule has kernels that would be faster")
-    else:
-        lines.append("  tuned: no, parts of a model have the strategies that are chosen by default")
-    return "\n".join(lines) + "\n"
+    return [f"  left as written: {', '.join(w)}: {reason}" for reason, w in by_reason.items()]
 
 
 def _indented(record: str) -> list[str]:
@@ -115,10 +125,10 @@ def explain(
     """The decision record as text."""
     reports = step_reports(plan, descriptions)
     lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
-    factors = {id(base(n)) for k in plan.kernels if k.anchor for n in k.anchor.args}
-    calls, results = calls_of_modules(plan.graph.origins.values()), _results(plan)
+    calls, results = calls_of_modules(plan.graph.origins.values()), results_of_calls(plan)
+    reasons = reasons_of(plan, layout, descriptions)
     for step, report in zip(plan.steps, reports, strict=True):
-        own = _step_lines(step, report, layout, descriptions, factors, results)
+        own = _step_lines(step, report, reasons, results)
         whence = origins_line(step, plan.graph, calls)
         lines += [*own[:1], *[f"           {whence}"] * bool(own and whence), *own[1:]]
     lines += ["", *_totals(captured, plan, reports)]
@@ -129,16 +139,6 @@ def explain(
 def _counts(plan: Plan) -> str:
     kernels, calls = len(plan.kernels), len([s for s in plan.libraries if s.node.op != "getitem"])
     return f"{kernels} fused kernel{'s' * (kernels != 1)}, {calls} library call{'s' * (calls != 1)}"
-
-
-def _results(plan: Plan) -> Results:
-    """What each call of PyTorch gives: itself, or those of its several results that are used."""
-    calls = [step.node for step in plan.libraries]
-    found: dict[int, list[Node]] = {id(n): [] for n in calls}
-    for n in calls:
-        if n.op == "getitem":
-            found[id(n.args[0])].append(n)
-    return {id(n): sorted(found[id(n)], key=lambda m: int(str(m["index"]))) or [n] for n in calls}
 
 
 def _report(
@@ -169,34 +169,18 @@ def _domain(m: Node, graph: Graph) -> int:
 def _step_lines(
     step: Step,
     report: StepReport,
-    layout: BufferReuse,
-    descriptions: Mapping[str, Description],
-    factors: AbstractSet[int],
+    reasons: Reasons,
     results: Results,
 ) -> list[str]:
-    """factors: the ids of the tensors that contractions read."""
+    if is_item(step):
+        return []
     if isinstance(step, LibraryStep):
-        if step.node.op == "getitem":
-            return []
-        shapes = ", ".join(shape_text(n.shape) for n in results[id(step.node)])
+        shapes = ", ".join(shapes_of(step.node, results))
         return [f"  library  {report.name} -> {shapes}: {step.reason}; {_amount(report)}"]
-    lines = [
+    return [
         f"  {step.name}  {operators(step)}; {_amount(report)}",
-        *(f"           {why}" for why in _why(step, descriptions[step.name], factors)),
+        *(f"           {why}" for why in reasons.of_kernel(step)),
     ]
-    for _, leaf in layout.in_place[step.name]:
-        what = "the model's buffer" if leaf.op == "buffer" else f"{leaf.short_name}'s result"
-        lines.append(f"           in place of {what}: no new memory")
-    return lines
-
-
-def _why(kernel: Kernel, found: Description, factors: AbstractSet[int]) -> tuple[str, ...]:
-    if {m.op for m in kernel.members} == {"copy"} and {id(n) for n in kernel.outputs} <= factors:
-        return (
-            "for the contraction behind it, whose kernel reads rows that lie evenly, at whole 16 "
-            "bytes",
-        )
-    return found.why
 
 
 def _amount(report: StepReport) -> str:
@@ -251,21 +235,36 @@ def _seconds(nbytes_: int, flops: int, rate: float, plan: Plan) -> float:
 
 
 def _remarks(captured: Captured, plan: Plan, used_rules: Sequence[str]) -> list[str]:
-    lines: list[str] = []
-    for kind, what in REWRITTEN.items():
-        counted = Counter(name for name in used_rules if KINDS[name] == kind)
-        text = ", ".join(f"{name} x{k}" if k > 1 else name for name, k in counted.items())
-        lines += [f"  {what}: {text}"] * bool(text)
+    lines = [line for kind in REWRITTEN for line in _rewritten(kind, used_rules)]
     lines = ["", *lines] if lines else []
     if plan.notes:
         lines += ["", *(f"  kept apart: {note}" for note in plan.notes)]
+    return [*lines, "", *(f"  {fact}" for fact in _facts(captured))]
+
+
+def header_remarks(captured: Captured, plan: Plan, used_rules: Sequence[str]) -> list[str]:
+    """What the header of the emitted file says of all steps."""
+    calls = any(step.node.op == "library" for step in plan.libraries)
+    how = "run in full float32" if plan.precision == "ieee" else "follow its flags"
+    contractions = [f"PyTorch's own contractions {how}"] * calls
+    algebra = [line.strip() for line in _rewritten(ALGEBRA, used_rules)]
+    return [*contractions, *algebra, *_facts(captured)]
+
+
+def _rewritten(kind: str, used_rules: Sequence[str]) -> list[str]:
+    counted = Counter(name for name in used_rules if KINDS[name] == kind)
+    text = ", ".join(f"{name} x{k}" if k > 1 else name for name, k in counted.items())
+    return [f"  {REWRITTEN[kind]}: {text}"] * bool(text)
+
+
+def _facts(captured: Captured) -> list[str]:
     free = captured.graph.batch
-    lines += ["", f"  the batch size is {'free (2 or more)' if free else 'fixed'}"]
+    facts = [f"the batch size is {'free (2 or more)' if free else 'fixed'}"]
     for r in captured.replaced:
-        lines.append(f"  {r.place} is replaced by each call: read first, and assigned at the end")
+        facts.append(f"{r.place} is replaced by each call: read first, and assigned at the end")
     if is_degenerate(captured.graph):
-        lines.append("  degenerate: the outputs do not depend on the inputs")
-    return lines
+        facts.append("degenerate: the outputs do not depend on the inputs")
+    return facts
 
 
 def is_degenerate(graph: Graph) -> bool:

@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from fusewright.fusion.planner import Kernel, Step
 from fusewright.ir.graph import Graph, origin_of
 from fusewright.ir.origin import Origin
 
 MOST = 3  # places that are named, of those that one step comes from
+Calls = Mapping[str, AbstractSet[str]]  # what each module calls
 
 
-def origins_line(step: Step, graph: Graph, calls: Mapping[str, AbstractSet[str]]) -> str:
-    """`from self.fc1 (line 14), relu (line 15)`; "" where nothing is known.
+def origins_line(step: Step, graph: Graph, calls: Calls) -> str:
+    """`from self.fc1 (line 14), relu (line 15)`; "" where nothing is known."""
+    places = places_of([origins_of(step, graph)], calls)
+    return f"from {', '.join(places)}" if places else ""
 
-    calls: what each module calls.
-    """
+
+def origins_of(step: Step, graph: Graph) -> tuple[Origin, ...]:
+    """Where its nodes come from, each once."""
     members = step.members if isinstance(step, Kernel) else (step.node,)
-    found = [origin for m in members if (origin := origin_of(graph, m))]
-    places = list(dict.fromkeys(_place(origin, calls) for origin in found))
-    more = [f"{len(places) - MOST} more"] * (len(places) > MOST)
-    return f"from {', '.join([*places[:MOST], *more])}" if places else ""
+    found = (origin for m in members if (origin := origin_of(graph, m)))
+    return tuple(dict.fromkeys(found))
 
 
-def _place(origin: Origin, calls: Mapping[str, AbstractSet[str]]) -> str:
-    line = "" if origin.line is None else f" (line {origin.line})"
-    if not origin.module:
-        return f"{origin.call}{line}"
-    parts = (f"[{part}]" if part.isdecimal() else f".{part}" for part in origin.module.split("."))
-    module = f"self{''.join(parts)}"
-    is_call = len(calls[origin.module]) == 1
-    return f"{module}{line}" if is_call else f"{origin.call} in {module}{line}"
+def without_numbers(origin: Origin) -> Origin:
+    """The same for all modules of a list: `layers.*.fc1`."""
+    parts = ("*" if part.isdecimal() else part for part in origin.module.split("."))
+    return replace(origin, module=".".join(parts))
+
+
+def places_of(steps: Sequence[Sequence[Origin]], calls: Calls) -> tuple[str, ...]:
+    """The places of steps whose origins are the same but for numbers, a few of them."""
+    places = [*dict.fromkeys(_place(same, calls) for same in zip(*steps, strict=True))]
+    return (*places[:MOST], *[f"{len(places) - MOST} more"] * (len(places) > MOST))
+
+
+def _place(same: Sequence[Origin], calls: Calls) -> str:
+    """That of origins that are the same but for numbers."""
+    first = same[0]
+    line = "" if first.line is None else f" (line {first.line})"
+    if not first.module:
+        return f"{first.call}{line}"
+    columns = zip(*(origin.module.split(".") for origin in same), strict=True)
+    module = f"self{''.join(map(_part, columns))}"
+    is_call = all(len(calls[origin.module]) == 1 for origin in same)
+    return f"{module}{line}" if is_call else f"{first.call} in {module}{line}"
+
+
+def _part(names: Sequence[str]) -> str:
+    """`.fc1`, `[3]`, or `[0..11]` of several."""
+    if not names[0].isdecimal():
+        return f".{names[0]}"
+    numbers = sorted({int(name) for name in names})
+    many = f"{numbers[0]}..{numbers[-1]}" if len(numbers) > 1 else names[0]
+    is_range = numbers[-1] - numbers[0] == len(numbers) - 1
+    return f"[{many if is_range else ', '.join(map(str, numbers))}]"

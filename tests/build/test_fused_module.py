@@ -11,6 +11,7 @@ from torch import nn
 
 from fusewright.build.fused_module import cross_compile, fused_module, require_tools
 from fusewright.emit.emitted_file import GeneratedForward, emit_bare_class
+from fusewright.emit.runtime import Runtime
 from fusewright.errors import BuildFailed, ToolMissing
 from fusewright.targets.target import TARGETS
 
@@ -72,7 +73,7 @@ class Part(nn.Module):
 def test_the_twin_keeps_the_shape_of_the_tree() -> None:
     part = Part()
     text = emit_bare_class(
-        "", GeneratedForward("x", "x", "By hand.", (), ("False",), ("return x",))
+        Runtime("", ""), GeneratedForward("x", "x", "By hand.", (), ("False",), ("return x",))
     )
     twin = fused_module(part, text)
     assert twin.first is twin.second

@@ -12,7 +12,7 @@ import pytest
 from fusewright.codegen.dead_code import definitions, drop_unreached, for_nvcc
 from fusewright.codegen.device_library import sections, select_sections
 from fusewright.codegen.kernel_text import words
-from tests.support.emitting import emit_example
+from tests.support.emitting import compiled_text, emit_example
 
 # What others do not call by a name of its own: it stays.
 NAMELESS = re.compile(
@@ -135,15 +135,14 @@ def test_conditions_stay_around_what_they_are_for() -> None:
 def test_an_emitted_file_has_nothing_else(target: str, tmp_path: Path) -> None:
     emitted = emit_example("swish_bias_groupnorm", tmp_path, target)
     text, first = emitted.text, emitted.made.texts[0].name
-    found = re.search(r'_FUSEWRIGHT_(?:CPP|CUDA) = r"""\n(.*?)"""', text, re.DOTALL)
-    assert found is not None
-    assert "__CUDACC_RTC__" not in found[1]
-    kept = definitions(found[1].partition(f"struct {first}")[0])
+    found = compiled_text(text)
+    assert "__CUDACC_RTC__" not in found
+    kept = definitions(found.partition(f"struct {first}")[0])
     for d in kept:
-        others = words(found[1].replace(d.text, ""))
+        others = words(found.replace(d.text, ""))
         assert not d.names or d.names & others, f"nothing calls {d.text}"
     there = {name for d in kept for name in d.names}
     for section in sections("cpp" if target == "cpu" else "sm90"):
         if {d.text for d in definitions(for_nvcc(section.text))} & {d.text for d in kept}:
             missing = [d for d in definitions(section.text) if not d.names & there and d.names]
-            assert not any(d.names & words(found[1]) for d in missing), section.name
+            assert not any(d.names & words(found) for d in missing), section.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from functools import cache
@@ -16,7 +15,7 @@ from fusewright.codegen.dead_code import for_nvcc
 from fusewright.emit.runtime import cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log
-from tests.support.emitting import EXAMPLES, Emitted, emit_example, emit_text
+from tests.support.emitting import EXAMPLES, Emitted, compiled_text, emit_example, emit_text
 
 # Every kind of kernel in one file: maps, reductions, moments, long rows, 16-bit types, several
 # outputs.
@@ -115,10 +114,7 @@ def emitted_file(name: str, arch: str) -> Emitted:
 
 def cuda_text(name: str, arch: str) -> str:
     """The kernels of an emitted file."""
-    emitted = emitted_file(name, arch)
-    found = re.search(r'_FUSEWRIGHT_CUDA = r"""\n(.*?)"""', emitted.text, re.DOTALL)
-    assert found is not None
-    return found[1]
+    return compiled_text(emitted_file(name, arch).text)
 
 
 @needs_nvcc

@@ -18,11 +18,12 @@ from fusewright.common.problem_file import load_problem
 from fusewright.emit.emitted_file import GeneratedForward, emit_bare_class, emit_file
 from fusewright.emit.formatter import tidy, wrap
 from fusewright.emit.python_text import literal
+from fusewright.emit.runtime import Runtime
 from fusewright.errors import CaptureFailed, UnusableProblem
 from tests.support.emitting import EXAMPLES, SMALL, emit_example
 from tests.support.folders import ROOT
 
-RUNTIME = "READY = True\n"
+RUNTIME = Runtime('KERNELS = r"""\n"""', "READY = True")
 
 
 def emitted(

@@ -27,6 +27,7 @@ from fusewright.compiler.pipeline import NO_RULES, emitted_text, make
 from fusewright.emit.runtime import CPP_FLAGS
 from fusewright.frontend.example_arguments import Example
 from fusewright.targets.target import TARGETS
+from tests.support.emitting import compiled_text
 
 HEADERS = "#include <omp.h>\n#include <stdlib.h>\n#include <sys/mman.h>\n"
 _numbers = itertools.count()  # a library that is loaded twice must have two names
@@ -108,10 +109,7 @@ def _compile(cases: Sequence[Case], stem: Path, optimise: str) -> ctypes.CDLL:
 
 def renamed(text: str, name: str) -> str:
     """The kernels of an emitted file in a namespace of their own, with entries of their own."""
-    found = re.search(r'_FUSEWRIGHT_(?:CPP|CUDA) = r"""\n(.*?)"""', text, re.DOTALL)
-    if found is None:  # nothing to fuse: no kernels
-        return ""
-    text = re.sub(r'(extern "C" \w+ )run_', rf"\1{name}_run_", found.group(1))
+    text = re.sub(r'(extern "C" \w+ )run_', rf"\1{name}_run_", compiled_text(text))
     return text.replace("namespace fusewright {", f"namespace {name} {{")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -31,6 +32,19 @@ SMALL: Mapping[str, Mapping[str, str]] = {
     "linear_relu_divide": {"batch_size": "4", "in_features": "40", "out_features": "56"},
 }
 _number = itertools.count()
+
+
+def compiled_text(text: str) -> str:
+    """The C++ or CUDA of an emitted file, device library first; "" of one without kernels."""
+    kernels, library = (
+        re.search(rf'_FUSEWRIGHT_{name} = r"""\n(.*?)"""', text, re.DOTALL)
+        for name in ("(?:CPP|CUDA)", "DEVICE_LIBRARY")
+    )
+    if kernels is None and library is None:
+        return ""
+    assert kernels is not None, "there are kernels"
+    assert library is not None, "there is what they call"
+    return f"{library[1]}\n{kernels[1]}"
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from fusewright.tune.levels import LEVELS, level_of
 from fusewright.tune.paired_timing import AGAIN, FIRST, Times, gain, time_in_pairs
 from fusewright.tune.search_space import MODEL, SearchSpace, TuneChoice, choices
 from fusewright.tune.tuner import BUILD_SHARE, DEFAULT, cached_or, tune
+from tests.support.emitting import compiled_text
 from tests.support.folders import ROOT
 
 ROW = RowPerTeam(256, 4, keep=True)
@@ -608,7 +609,7 @@ def test_rules_forbid_the_model_as_it_was(rule: str, problem: Path) -> None:
 
 
 def _kernels(text: str) -> str:
-    return text.partition('_FUSEWRIGHT_CPP = r"""')[2].partition('"""')[0]
+    return compiled_text(text)
 
 
 @pytest.mark.judged

@@ -1,0 +1,70 @@
+"""Plan -> the rows of the table at the top of an emitted file, in the order of the calls.
+
+Steps that differ in nothing but the numbers of their modules, as those of equal blocks do, are one
+row, where the first of them runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from fusewright.codegen.kernel_text import KernelText, operators_and_shapes
+from fusewright.emit.header import NumericClass, StepRow
+from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step
+from fusewright.ir.origin import Origin, calls_of_modules
+from fusewright.kernels.interface import Description
+from fusewright.loopnest.buffer_reuse import BufferReuse
+from fusewright.report.step_facts import is_item, reasons_of, results_of_calls, shapes_of
+from fusewright.report.step_origins import origins_of, places_of, without_numbers
+
+PYTORCHS = NumericClass("PyTorch's")
+
+
+def step_rows(
+    plan: Plan,
+    layout: BufferReuse,
+    texts: Sequence[KernelText],
+    descriptions: Mapping[str, Description],
+) -> tuple[StepRow, ...]:
+    """descriptions: of the kernels, by name."""
+    reasons, results = reasons_of(plan, layout, descriptions), results_of_calls(plan)
+    printed = {text.name: text for text in texts}
+
+    def row(step: Step) -> StepRow:
+        if isinstance(step, LibraryStep):
+            shapes = tuple(shapes_of(step.node, results))
+            return StepRow("", (), (step.node.short_name,), shapes, PYTORCHS, (step.reason,))
+        names, shapes = map(tuple, operators_and_shapes(step))
+        numeric = _numeric_class(step, printed[step.name], descriptions)
+        why = (line.rstrip(";") for line in reasons.of_kernel(step))
+        return StepRow(step.name, (), names, shapes, numeric, tuple(why))
+
+    groups: dict[object, tuple[StepRow, list[Sequence[Origin]]]] = {}
+    for step in plan.steps:
+        if not is_item(step):
+            own, origins = row(step), origins_of(step, plan.graph)
+            key = (bool(own.name), replace(own, name=""), tuple(map(without_numbers, origins)))
+            groups.setdefault(key, (own, []))[1].append(origins)
+    calls = calls_of_modules(plan.graph.origins.values())
+    return tuple(
+        replace(first, places=places_of(origins, calls), times=len(origins))
+        for first, origins in groups.values()
+    )
+
+
+def _numeric_class(
+    kernel: Kernel, text: KernelText, descriptions: Mapping[str, Description]
+) -> NumericClass:
+    """In which precision a kernel computes."""
+    types = dict.fromkeys(p.node.dtype for p in text.pointers if p.node.dtype.is_floating_point)
+    narrow = [str(t).removeprefix("torch.") for t in types if t.itemsize < 4]
+    kind = "float64" if torch.float64 in types else "float32" if types else "integers"
+    stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
+    if kernel.anchor is None:
+        return NumericClass(f"{kind}{stored}")
+    own = descriptions[text.name].numeric
+    name, _, meaning = own.partition(": ")
+    return NumericClass(f"{kind}{stored}, {kernel.anchor.op} as {name}", own if meaning else "")
