@@ -17,11 +17,15 @@ from fusewright.ir.graph import BatchSize, numel, size_text, times
 def cpp_source(bodies: Sequence[KernelText]) -> str:
     """The whole C++ text of an emitted file."""
     parts = _lifted(bodies)
-    for body in bodies:
-        parts += [*body.launch.structs, body.text, _entry(body)]
+    parts += [function(body) for body in bodies]
     generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
     found = words(generated).union(*(body.launch.needs for body in bodies))
     return f"{drop_unreached(sections_for('cpp', found), generated)}\n\n{generated}"
+
+
+def function(body: KernelText) -> str:
+    """All that stands in the source for one kernel alone: structs and the entry."""
+    return "\n\n".join([*body.launch.structs, body.text, _entry(body)])
 
 
 def _lifted(bodies: Sequence[KernelText]) -> list[str]:

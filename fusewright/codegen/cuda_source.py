@@ -22,16 +22,19 @@ def cuda_source(kernels: Sequence[KernelText], target: Target) -> str:
     The structs have no name outside of it: what a device function remembers per kernel would
     otherwise be one variable for all files in a process whose kernels have the same name.
     """
-    parts: list[str] = []
-    for body in kernels:
-        texts = [*body.launch.structs, body.text]
-        texts += [body.fallback.text] if body.fallback else []
-        parts += ["\n".join(["namespace {", *texts, "}"]), _entry(body)]
-    generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
+    parts = [*map(function, kernels), "}  // namespace fusewright"]
+    generated = "\n\n".join(parts) + "\n"
     library = target.arch.device_library
     assert library is not None, "a target has a device library"
     sections = sections_for(library, _words(kernels, generated))
     return f"{drop_unreached(sections, generated)}\n\n{generated}"
+
+
+def function(body: KernelText) -> str:
+    """All that stands in the source for one kernel alone: structs, the fallback's, the entry."""
+    texts = [*body.launch.structs, body.text]
+    texts += [body.fallback.text] if body.fallback else []
+    return "\n\n".join(["\n".join(["namespace {", *texts, "}"]), _entry(body)])
 
 
 def _words(kernels: Sequence[KernelText], generated: str) -> set[str]:
