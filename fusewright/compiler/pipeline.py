@@ -150,13 +150,14 @@ class Compilation:
         """What the report says of tuning."""
         return self.tuned.facts if self.tuned else None
 
-    def record(self, source: str) -> str:
-        """The decision record."""
+    def record(self, source: str, function_of: Mapping[str, str] | None = None) -> str:
+        """The decision record. function_of: of the emitted file, where this is a part of it."""
         text = f"{source} on {self.plan.target.name}: the model as it was\n"
         if self.plan.steps:
             text = explain(
-                self.captured, self.plan, self.layout, self.descriptions, self.used, source
-            )
+                self.captured, self.plan, self.layout, self.descriptions, self.used, source,
+                function_of or self.shared.function_of,
+            )  # fmt: skip
         lines = ["", *self.tuned.lines] if self.tuned else [] if self.replaced else AS_IT_WAS
         return text + "".join(f"{line}\n" for line in lines)
 
@@ -286,7 +287,10 @@ def _emitted(made: Compilation, module: nn.Module, problem: Problem) -> tuple[st
         return rename_only(problem.source, path, unchanged_header(record)), ""
     classes = _own_classes(problem) | {type(module): "ModelNew"}
     runtime, forward = _code(made, module, EmitScope(classes, vars(problem.module)))
-    lines = header(record, made.kernels, made.plan, problem.path.name, made.descriptions)
+    lines = header(
+        record, made.kernels, made.plan, problem.path.name, made.descriptions,
+        made.shared.function_of,
+    )  # fmt: skip
     return emit_file(problem.source, path, lines, runtime, forward), runtime if made.kernels else ""
 
 
@@ -529,7 +533,10 @@ class Parts:
 
     def record(self, source: str) -> str:
         """The decision record."""
-        taken = [(t.made.name, t.paths, t.made.made.record("")) for t in self.chosen.taken]
+        functions = self.shared.function_of
+        taken = [
+            (t.made.name, t.paths, t.made.made.record("", functions)) for t in self.chosen.taken
+        ]
         return explain_parts(source, self.machine.name, self.why, taken, self.chosen.left)
 
 
@@ -666,7 +673,10 @@ def _text_of_parts(
     if parts.chosen.taken:
         runtime, classes = _code_of_parts(parts, scope)
         plans = [made.plan for made in parts.made]
-        lines = header_of_parts(record, parts.kernels, plans, problem.path.name, parts.descriptions)
+        lines = header_of_parts(
+            record, parts.kernels, plans, problem.path.name, parts.descriptions,
+            parts.shared.function_of,
+        )  # fmt: skip
         return emit_parts(problem.source, path, lines, runtime, classes), runtime
     try:
         return rename_only(problem.source, path, unchanged_header(record)), ""

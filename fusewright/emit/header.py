@@ -19,8 +19,10 @@ def header(
     plan: Plan,
     name: str,
     descriptions: Mapping[str, Description],
+    function_of: Mapping[str, str],
 ) -> list[str]:
-    """name: of the problem file.  descriptions: of kernels, by name."""
+    """name: of the problem file.  descriptions: of kernels, by name.  function_of: of each kernel
+    the function that runs it, which equal ones share."""
     lines = [
         f"ModelNew: {name} with fused kernels for {plan.target.name}, "
         f"written by fusewright {__version__}.",
@@ -32,7 +34,7 @@ def header(
         "",
     ]
     kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
-    return [*lines, *kept, *_numeric_classes(kernels, plan, descriptions), ""]
+    return [*lines, *kept, *_numeric_classes(kernels, plan, descriptions, function_of), ""]
 
 
 def header_of_parts(
@@ -41,6 +43,7 @@ def header_of_parts(
     plans: Iterable[Plan],
     name: str,
     descriptions: Mapping[str, Description],
+    function_of: Mapping[str, str],
 ) -> list[str]:
     """The same where some submodules are new. kernels, plans: of all of them."""
     first, *_ = plans = list(plans)
@@ -54,7 +57,7 @@ def header_of_parts(
         "",
     ]
     kept = [line for line in record.splitlines()[1:] if line.strip() and "predicted" not in line]
-    return [*lines, *kept, *_numeric_classes(kernels, first, descriptions), ""]
+    return [*lines, *kept, *_numeric_classes(kernels, first, descriptions, function_of), ""]
 
 
 def unchanged_header(record: str) -> list[str]:
@@ -67,8 +70,9 @@ def _numeric_classes(
     kernels: Iterable[tuple[KernelText, Nest, object]],
     plan: Plan,
     descriptions: Mapping[str, Description],
+    function_of: Mapping[str, str],
 ) -> list[str]:
-    """In which precision each kernel computes."""
+    """In which precision each function computes."""
     lines = []
     for text, nest, _ in kernels:
         types = dict.fromkeys(p.node.dtype for p in text.pointers if p.node.dtype.is_floating_point)
@@ -77,7 +81,7 @@ def _numeric_classes(
         stored = f", {' and '.join(narrow)} only in memory" if narrow else ""
         anchor = nest.kernel.anchor
         own = f", its {anchor.op} as {descriptions[text.name].numeric}" if anchor else ""
-        lines.append(f"  numeric class: {text.name} computes in {kind}{stored}{own}")
+        lines.append(f"  numeric class: {function_of[text.name]} computes in {kind}{stored}{own}")
     calls = any(s.node.op == "library" for s in plan.libraries)
     how = "run in full float32" if plan.precision == "ieee" else "follow PyTorch's flags"
-    return lines + [f"  numeric class: library contractions {how}"] * calls
+    return [*dict.fromkeys(lines)] + [f"  numeric class: library contractions {how}"] * calls

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fusewright.codegen.kernel_text import operators
 from fusewright.common.dtypes import HALF
@@ -26,7 +26,7 @@ from fusewright.ir.origin import calls_of_modules
 from fusewright.kernels.interface import Description
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.report.run_report import StepReport
-from fusewright.report.step_origins import origins_line
+from fusewright.report.step_origins import Pattern, origins_line, origins_pattern
 from fusewright.rewrite import diagonal_matmul
 from fusewright.rewrite.algebra_rules import ALGEBRA, RULES, SPELLING
 
@@ -111,24 +111,40 @@ def explain(
     descriptions: Mapping[str, Description],
     used_rules: Sequence[str],
     source: str,
+    function_of: Mapping[str, str],
 ) -> str:
-    """The decision record as text."""
+    """The decision record as text: steps in the order of the plan, and those of equal blocks, of
+    which all is said that is said of the first, with it.
+
+    function_of: the function that runs a kernel, by the kernel's name.
+    """
     reports = step_reports(plan, descriptions)
-    lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
+    lines = [f"{source} on {plan.target.name}: {_counts(plan, function_of)}", ""]
     factors = {id(base(n)) for k in plan.kernels if k.anchor for n in k.anchor.args}
     calls, results = calls_of_modules(plan.graph.origins.values()), _results(plan)
+    alike: dict[tuple[str, StepText, Pattern], list[Step]] = {}
     for step, report in zip(plan.steps, reports, strict=True):
-        own = _step_lines(step, report, layout, descriptions, factors, results)
-        whence = origins_line(step, plan.graph, calls)
-        lines += [*own[:1], *[f"           {whence}"] * bool(own and whence), *own[1:]]
+        text = _step_text(step, report, layout, descriptions, factors, results)
+        name = function_of.get(report.name, report.name)
+        if text:
+            key = name, text, origins_pattern(step, plan.graph, calls)
+            alike.setdefault(key, []).append(step)
+    for (name, text, _), steps in alike.items():
+        times = f" x {len(steps)}" if len(steps) > 1 else ""
+        lines.append(f"  {text.kind}{name}{times}{text.what}")
+        whence = origins_line(steps, plan.graph, calls)
+        lines += [f"           {line}" for line in (whence, *text.why) if line]
     lines += ["", *_totals(captured, plan, reports)]
     lines += _remarks(captured, plan, used_rules)
     return "\n".join(lines) + "\n"
 
 
-def _counts(plan: Plan) -> str:
+def _counts(plan: Plan, function_of: Mapping[str, str]) -> str:
     kernels, calls = len(plan.kernels), len([s for s in plan.libraries if s.node.op != "getitem"])
-    return f"{kernels} fused kernel{'s' * (kernels != 1)}, {calls} library call{'s' * (calls != 1)}"
+    functions = len({function_of[kernel.name] for kernel in plan.kernels})
+    run = f" ({functions} different)" if functions < kernels else ""
+    fused = f"{kernels} fused kernel{'s' * (kernels != 1)}{run}"
+    return f"{fused}, {calls} library call{'s' * (calls != 1)}"
 
 
 def _results(plan: Plan) -> Results:
@@ -166,28 +182,35 @@ def _domain(m: Node, graph: Graph) -> int:
     return elements(m.args[0] if m.row.kind == "reduction" else m, graph)
 
 
-def _step_lines(
+@dataclass(frozen=True)
+class StepText:
+    """What is said of a step beside its name and its places. kind: before the name.  what: behind
+    it.  why: lines of their own."""
+
+    kind: str
+    what: str
+    why: tuple[str, ...] = ()
+
+
+def _step_text(
     step: Step,
     report: StepReport,
     layout: BufferReuse,
     descriptions: Mapping[str, Description],
     factors: AbstractSet[int],
     results: Results,
-) -> list[str]:
+) -> StepText | None:
     """factors: the ids of the tensors that contractions read."""
     if isinstance(step, LibraryStep):
         if step.node.op == "getitem":
-            return []
+            return None
         shapes = ", ".join(shape_text(n.shape) for n in results[id(step.node)])
-        return [f"  library  {report.name} -> {shapes}: {step.reason}; {_amount(report)}"]
-    lines = [
-        f"  {step.name}  {operators(step)}; {_amount(report)}",
-        *(f"           {why}" for why in _why(step, descriptions[step.name], factors)),
-    ]
+        return StepText("library  ", f" -> {shapes}: {step.reason}; {_amount(report)}")
+    why = [*_why(step, descriptions[step.name], factors)]
     for _, leaf in layout.in_place[step.name]:
         what = "the model's buffer" if leaf.op == "buffer" else f"{leaf.short_name}'s result"
-        lines.append(f"           in place of {what}: no new memory")
-    return lines
+        why.append(f"in place of {what}: no new memory")
+    return StepText("", f"  {operators(step)}; {_amount(report)}", tuple(why))
 
 
 def _why(kernel: Kernel, found: Description, factors: AbstractSet[int]) -> tuple[str, ...]:
