@@ -71,7 +71,7 @@ def space(shape: str) -> Space:
     with torch.device("meta"):
         made = make(Layer(depth, columns), [torch.empty(rows, depth)], TARGETS[ARCH])
     plan = made.plan
-    found = choices(made.kernels, made.layout, plan, NO_RULES, lambda _: plan)
+    found = choices(made.kernels, made.shared, plan, NO_RULES, lambda _: plan)
     ((name, default),) = found.defaults.items()
     return Space(subject(default), tuple(map(subject, found.others.get(name, ()))))
 

@@ -301,12 +301,13 @@ def _alternatives(made: Compilation) -> Named:
         plans[stage] = design(made.given, machine, made.plan.precision, rules, choice)
         return plans[stage].plan
 
-    found = choices(made.kernels, made.layout, made.plan, rules, replanned)
-    nests = {printed.name: nest for printed, nest, _ in made.kernels}
+    found = choices(made.kernels, made.shared, made.plan, rules, replanned)
+    users = {made.shared.function_of[k[0].name]: k for k in reversed(made.kernels)}
     texts: Named = []
     for name, strategies in found.others.items():
         for k, strategy in enumerate(strategies):
-            printed = kernel_text(nests[name], strategy, made.layout.in_place[name])
+            text, nest, _ = users[name]
+            printed = kernel_text(nest, strategy, text.in_place)
             texts.append((f"{name}/{k}", _kernels([printed], machine)))
     for stage in found.library:
         other = plans[stage]

@@ -22,13 +22,16 @@ def cpp_source(bodies: Sequence[KernelText]) -> str:
 
 def cpp_text(bodies: Sequence[KernelText]) -> SourceText:
     """The C++ text of an emitted file, in two; functions are lifted where the library ends."""
-    lifted, parts = _lifted(bodies), list[str]()
-    for body in bodies:
-        parts += [*body.launch.structs, body.text, _entry(body)]
+    lifted, parts = _lifted(bodies), [function(body) for body in bodies]
     generated = "\n\n".join([*lifted, *parts])
     found = words(generated).union(*(body.launch.needs for body in bodies))
     library = drop_unreached(sections_for("cpp", found), generated)
     return source_text("\n\n".join([library, *lifted]), parts)
+
+
+def function(body: KernelText) -> str:
+    """All that stands in the source for one kernel alone: structs and the entry."""
+    return "\n\n".join([*body.launch.structs, body.text, _entry(body)])
 
 
 def _lifted(bodies: Sequence[KernelText]) -> list[str]:

@@ -28,16 +28,19 @@ def cuda_text(kernels: Sequence[KernelText], target: Target) -> SourceText:
     The structs have no name outside of it: what a device function remembers per kernel would
     otherwise be one variable for all files in a process whose kernels have the same name.
     """
-    parts: list[str] = []
-    for body in kernels:
-        texts = [*body.launch.structs, body.text]
-        texts += [body.fallback.text] if body.fallback else []
-        parts += ["\n".join(["namespace {", *texts, "}"]), _entry(body)]
+    parts = [function(body) for body in kernels]
     generated = "\n\n".join(parts)
     library = target.arch.device_library
     assert library is not None, "a target has a device library"
     sections = sections_for(library, _words(kernels, generated))
     return source_text(drop_unreached(sections, generated), parts)
+
+
+def function(body: KernelText) -> str:
+    """All that stands in the source for one kernel alone: structs, the fallback's, the entry."""
+    texts = [*body.launch.structs, body.text]
+    texts += [body.fallback.text] if body.fallback else []
+    return "\n\n".join(["\n".join(["namespace {", *texts, "}"]), _entry(body)])
 
 
 def _words(kernels: Sequence[KernelText], generated: str) -> set[str]:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -32,6 +32,7 @@ from fusewright.build.fused_module import (
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_symbols import CXX_NAMES, symbols
 from fusewright.codegen.kernel_text import KernelText
+from fusewright.codegen.shared_kernels import NOTHING_SHARED, SharedKernels
 from fusewright.common.atomic_write import check_writable, write_atomically
 from fusewright.common.call_arguments import Inputs, call, read, signature_of
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
@@ -76,13 +77,14 @@ from fusewright.judge.judging import Judging, open_judging
 from fusewright.kernels.interface import Condition, Description, MatchContext, StrategyContext
 from fusewright.kernels.registry import (
     ANCHORS,
+    Printed,
     Strategy,
     default_strategy,
     family_of,
     kernel_text,
+    shared_kernels,
 )
 from fusewright.loopnest.buffer_reuse import BufferReuse, buffer_reuse
-from fusewright.loopnest.nest import Nest
 from fusewright.report.decision_record import (
     AS_IT_WAS,
     PARTS_NOT_TUNED,
@@ -119,17 +121,19 @@ class Compilation:
     """Everything decided and printed for one model on one target.
 
     given: the model as captured.  used: the names of the rewrites.  tuned: what came of tuning.
-    replaced: whether `forward` is a new one; if not, it is the model's own.
+    replaced: whether `forward` is a new one; if not, it is the model's own.  shared: which steps
+    run which function.
     """
 
     given: Captured
     captured: Captured
     plan: Plan
     layout: BufferReuse
-    kernels: tuple[tuple[KernelText, Nest, Strategy], ...]
+    kernels: tuple[Printed, ...]
     used: tuple[str, ...]
     tuned: TuneResult | None = None
     replaced: bool = True
+    shared: SharedKernels = NOTHING_SHARED
 
     @property
     def descriptions(self) -> Mapping[str, Description]:
@@ -160,18 +164,23 @@ class Compilation:
     @property
     def notes(self) -> ForwardNotes:
         """What the header of the emitted file says."""
+        return self.notes_of(self.shared.function_of)
+
+    def notes_of(self, function_of: Mapping[str, str]) -> ForwardNotes:
+        """The same. function_of: of the emitted file, where this is a part of it."""
         remarks = header_remarks(self.captured, self.plan, self.used)
         tuned = (line.strip() for line in self.tuned.lines) if self.tuned else ()
-        rows = step_rows(self.plan, self.layout, self.texts, self.descriptions)
+        rows = step_rows(self.plan, self.layout, self.texts, self.descriptions, function_of)
         return ForwardNotes(rows, (*remarks, *tuned))
 
-    def record(self, source: str) -> str:
-        """The decision record."""
+    def record(self, source: str, function_of: Mapping[str, str] | None = None) -> str:
+        """The decision record. function_of: of the emitted file, where this is a part of it."""
         text = f"{source} on {self.plan.target.name}: the model as it was\n"
         if self.plan.steps:
             text = explain(
-                self.captured, self.plan, self.layout, self.descriptions, self.used, source
-            )
+                self.captured, self.plan, self.layout, self.descriptions, self.used, source,
+                function_of or self.shared.function_of,
+            )  # fmt: skip
         lines = ["", *self.tuned.lines] if self.tuned else [] if self.replaced else AS_IT_WAS
         return text + "".join(f"{line}\n" for line in lines)
 
@@ -224,15 +233,25 @@ def design(
 
 
 def _printed(made: Compilation, rules: frozenset[str], choice: TuneChoice) -> Compilation:
-    """The same plan with every kernel as chosen, or by default."""
+    """The same plan with every kernel as chosen for its function, or by default."""
     context = StrategyContext(made.plan.target, made.captured.graph, rules)
-    kernels: list[tuple[KernelText, Nest, Strategy]] = []
-    for kernel in made.plan.kernels:
-        nest = made.layout.nests[kernel.name]
-        chosen = choice.strategies.get(kernel.name) or default_strategy(nest, context)
-        text = kernel_text(nest, chosen, made.layout.in_place[kernel.name])
-        kernels.append((text, nest, chosen))
-    return replace(made, kernels=tuple(kernels))
+    language = made.plan.target.language
+    nests = [made.layout.nests[kernel.name] for kernel in made.plan.kernels]
+
+    def printed(strategies: Sequence[Strategy]) -> tuple[Printed, ...]:
+        return tuple(
+            (kernel_text(nest, strategy, made.layout.in_place[nest.kernel.name]), nest, strategy)
+            for nest, strategy in zip(nests, strategies, strict=True)
+        )
+
+    kernels = printed([default_strategy(nest, context) for nest in nests])
+    shared = shared_kernels(kernels, language)
+    if choice.strategies:
+        groups = shared.function_of
+        chosen = [choice.strategies.get(groups[text.name], default) for text, _, default in kernels]
+        kernels = printed(chosen)
+        shared = shared_kernels(kernels, language, groups)
+    return replace(made, kernels=kernels, shared=shared)
 
 
 def _tuned(
@@ -263,7 +282,7 @@ def _tuned(
 
     def work() -> TuneResult:
         progress("tuning")
-        others = choices(made.kernels, made.layout, made.plan, rules, lambda c: other(c).plan)
+        others = choices(made.kernels, made.shared, made.plan, rules, lambda c: other(c).plan)
         try:
             bench = TuneBench(module, problem.make_inputs(), machine, write)
             return tune(bench, others, level, turn)
@@ -300,10 +319,17 @@ def _code(
     made: Compilation, module: nn.Module, scope: EmitScope
 ) -> tuple[Runtime, GeneratedForward]:
     """The emitted kernels and the emitted `forward`."""
-    forward = generated_forward(
-        made.captured, made.plan, made.texts, made.conditions, module, scope
+    forward = _forward(made, made.shared, module, scope)
+    return runtime_block(made.shared.functions, made.plan.target, [forward]), forward
+
+
+def _forward(
+    made: Compilation, shared: SharedKernels, module: nn.Module, scope: EmitScope
+) -> GeneratedForward:
+    """The emitted `forward`, whose steps run functions of `shared`."""
+    return generated_forward(
+        made.captured, made.plan, made.texts, shared.function_of, made.conditions, module, scope
     )
-    return runtime_block(made.texts, made.plan.target, [forward]), forward
 
 
 def optimize_file(
@@ -508,14 +534,22 @@ class Parts:
         return tuple(t.made.made for t in self.chosen.taken)
 
     @property
-    def texts(self) -> tuple[KernelText, ...]:
-        return tuple(text for made in self.made for text in made.texts)
+    def kernels(self) -> tuple[Printed, ...]:
+        return tuple(kernel for made in self.made for kernel in made.kernels)
+
+    @cached_property
+    def shared(self) -> SharedKernels:
+        """Which steps run which function, of all parts together."""
+        return shared_kernels(self.kernels, self.machine.language)
 
     @property
     def notes(self) -> tuple[PartNotes, ...]:
         """What the header of the emitted file says."""
-        taken = self.chosen.taken
-        return tuple(PartNotes(t.made.name, tuple(t.paths), t.made.made.notes) for t in taken)
+        functions = self.shared.function_of
+        return tuple(
+            PartNotes(t.made.name, tuple(t.paths), t.made.made.notes_of(functions))
+            for t in self.chosen.taken
+        )
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -531,7 +565,10 @@ class Parts:
 
     def record(self, source: str) -> str:
         """The decision record."""
-        taken = [(t.made.name, t.paths, t.made.made.record("")) for t in self.chosen.taken]
+        functions = self.shared.function_of
+        taken = [
+            (t.made.name, t.paths, t.made.made.record("", functions)) for t in self.chosen.taken
+        ]
         return explain_parts(source, self.machine.name, self.why, taken, self.chosen.left)
 
 
@@ -587,15 +624,16 @@ def _code_of_parts(
     for number, taken in enumerate(parts.chosen.taken, 1):
         name, child = taken.made.name, taken.module
         own = _as_part(scope(child, name), name, number)
-        made = taken.made.made
-        new = generated_forward(made.captured, made.plan, made.texts, made.conditions, child, own)
+        new = _forward(taken.made.made, parts.shared, child, own)
         classes.append(NewClass(name, class_text(type(child), own), taken.paths, new))
-    return runtime_block(parts.texts, parts.machine, [c.forward for c in classes]), classes
+    runtime = runtime_block(parts.shared.functions, parts.machine, [c.forward for c in classes])
+    return runtime, classes
 
 
 @dataclass(frozen=True)
 class _File:
-    """An emitted file, and what is said of it. runtime: its block that compiles kernels, or ""."""
+    """An emitted file, and what is said of it. runtime: its block that compiles kernels, or "".
+    kernels: its functions."""
 
     text: str
     runtime: str
@@ -631,7 +669,7 @@ def _file(
         text, runtime = _emitted(made, module, problem)
         reports = step_reports(made.plan, made.descriptions)
         degenerate = is_degenerate(made.captured.graph)
-        about = made.record(name), made.texts, reports, degenerate, made.tuning
+        about = made.record(name), made.shared.functions, reports, degenerate, made.tuning
         return _File(text, runtime, *about)
     except CaptureFailed as error:
         why = str(error)
@@ -654,7 +692,7 @@ def _file(
     record = _anywhere(parts.record(name), problem)
     reports = tuple(r for m in parts.made for r in step_reports(m.plan, m.descriptions))
     text, runtime = _text_of_parts(parts, problem, record, scope)
-    return _File(text, runtime, record, parts.texts, reports, parts=parts.facts)
+    return _File(text, runtime, record, parts.shared.functions, reports, parts=parts.facts)
 
 
 def _text_of_parts(

@@ -8,7 +8,7 @@ laid out as `ruff format` would, in the indentation of the user's class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -67,14 +67,18 @@ def generated_forward(
     captured: Captured,
     plan: Plan,
     kernels: Sequence[KernelText],
+    function_of: Mapping[str, str],
     conditions: Sequence[Condition],
     module: nn.Module,
     scope: EmitScope,
 ) -> GeneratedForward:
-    """The emitted `forward` of `module`, with what its guard asks; conditions: of kernels."""
+    """The emitted `forward` of `module`, with what its guard asks.
+
+    kernels: of its steps.  function_of: which function each runs, by name.  conditions: of kernels.
+    """
     asked = guard(captured, module, scope, plan.target, plan.precision, conditions)
     workspaces = {b.name: b.launch.workspace for b in kernels if b.launch.workspace}
-    body = forward_body(captured, plan, kernels, asked, workspaces)
+    body = forward_body(captured, plan, kernels, function_of, asked, workspaces)
     signature, call = signature_text(parameters(module))
     count = f"{len(kernels)} fused kernel{'s' * (len(kernels) != 1)}"
     return GeneratedForward(

@@ -54,15 +54,17 @@ def forward_body(
     captured: Captured,
     plan: Plan,
     bodies: Sequence[KernelText],
+    function_of: Mapping[str, str],
     guard: ForwardGuard,
     workspaces: Mapping[str, str],
 ) -> ForwardBody:
     """What `forward` does where its guard holds.
 
+    function_of: name of a kernel -> the function that runs it, which equal kernels share.
     workspaces: name of a kernel -> bytes of memory it takes as its last address, as Python text
     with a slot for the batch size.
     """
-    return _ForwardPrinter(captured, plan, bodies, guard, workspaces).body()
+    return _ForwardPrinter(captured, plan, bodies, function_of, guard, workspaces).body()
 
 
 class _ForwardPrinter:
@@ -75,11 +77,12 @@ class _ForwardPrinter:
         captured: Captured,
         plan: Plan,
         bodies: Sequence[KernelText],
+        function_of: Mapping[str, str],
         guard: ForwardGuard,
         workspaces: Mapping[str, str],
     ) -> None:
         self.captured, self.plan, self.guard = captured, plan, guard
-        self.workspaces = workspaces
+        self.workspaces, self.function_of = workspaces, function_of
         self.graph = captured.graph
         self.bodies = {b.name: b for b in bodies}
         self.expressions: dict[int, Expression] = {}
@@ -241,7 +244,7 @@ class _ForwardPrinter:
         addresses = [f"{tensor.text}.data_ptr()" for tensor in given]
         batch = self.guard.batch or "0"
         arguments = ", ".join([*addresses, batch, self.last])
-        text = f"{self.run}[{literal(kernel.name)}]({arguments})"
+        text = f"{self.run}[{literal(self.function_of[kernel.name])}]({arguments})"
         self.statements.append(evaluate(expression(text, given)))
 
     def _new_memory(self, n: Node, wanted: str) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from itertools import count, takewhile
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import count, dropwhile, takewhile
 
 from fusewright.ir.graph import Graph, Node, base, origin_of
 from fusewright.ir.origin import Origin, calls_of_modules
 
 SEVERAL_CALLS = "attention"  # the contraction that may be written with several
+Words = tuple[str, ...]
 LONGEST = 40  # characters of a name, but for the number that keeps it apart from others
 
 
@@ -46,20 +48,66 @@ def kernel_names(
 ) -> list[str]:
     """A name for each kernel. kernels: the members of each, and its anchor."""
     calls = calls_of_modules(graph.origins.values())
-    taken, numbers, found = set(rules.taken), dict[str, Iterator[int]](), list[str]()
+    unique = _Unique(rules)
+    return [unique.name(_name(members, anchor, graph, calls)) for members, anchor in kernels]
 
-    def means_more(name: str) -> bool:
-        return any(map(rules.is_reserved, rules.symbols(name)))
 
-    for members, anchor in kernels:
-        wanted = _name(members, anchor, graph, calls)
-        wanted = f"{wanted}_fused" if means_more(wanted) else wanted
-        name, after = wanted, numbers.setdefault(wanted, count(2))
-        while rules.symbols(name) & taken or means_more(name):
+def shared_names(groups: Sequence[Sequence[str]], rules: NameRules) -> list[str]:
+    """A name for each function that the kernels of a group share: what theirs have in common, so of
+    paths all but the numbers that differ; and a kernel that shares with none keeps its own.
+
+    groups: the names of the kernels of each.
+    """
+    alone = {name for group in groups if len(group) == 1 for name in group}
+    taken = rules.taken.union(*map(rules.symbols, alone))
+    unique = _Unique(replace(rules, taken=taken))
+    return [group[0] if len(group) == 1 else unique.name(common_name(group)) for group in groups]
+
+
+def common_name(names: Sequence[str]) -> str:
+    """The words that names have in common, in order: `layers_fc_gelu` of
+    `layers_0_fc1_gelu` and `layers_1_fc2_gelu`. The first name, where that is nothing."""
+    words = reduce(_common_words, (tuple(name.split("_")) for name in names))
+    kept = tuple(dropwhile(str.isdecimal, words))
+    return "_".join(kept) or names[0]
+
+
+def _common_words(one: Words, other: Words) -> Words:
+    """The longest sequence of words that both have; of two that differ in a number, the rest."""
+    longest: dict[tuple[int, int], Words] = {}
+    for j in reversed(range(len(one))):
+        for k in reversed(range(len(other))):
+            found = [longest.get((j + 1, k), ()), longest.get((j, k + 1), ())]
+            if word := _common_word(one[j], other[k]):
+                found.append((word, *longest.get((j + 1, k + 1), ())))
+            longest[j, k] = max(found, key=len)
+    return longest.get((0, 0), ())
+
+
+def _common_word(one: str, other: str) -> str:
+    if one == other:
+        return one
+    stem = one.rstrip("0123456789")
+    return stem if stem == other.rstrip("0123456789") else ""
+
+
+class _Unique:
+    """Hands out names that are kept apart from each other and from what rules say."""
+
+    def __init__(self, rules: NameRules) -> None:
+        self.rules, self.taken = rules, set(rules.taken)
+        self.numbers: dict[str, Iterator[int]] = {}
+
+    def name(self, wanted: str) -> str:
+        wanted = f"{wanted}_fused" if self._means_more(wanted) else wanted
+        name, after = wanted, self.numbers.setdefault(wanted, count(2))
+        while self.rules.symbols(name) & self.taken or self._means_more(name):
             name = f"{wanted}_{next(after)}"
-        taken |= rules.symbols(name)
-        found.append(name)
-    return found
+        self.taken |= self.rules.symbols(name)
+        return name
+
+    def _means_more(self, name: str) -> bool:
+        return any(map(self.rules.is_reserved, self.rules.symbols(name)))
 
 
 def _name(

@@ -6,11 +6,14 @@ Only the compiler, reports and the tuner import it: the stages between get what 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any, get_args, get_type_hints
 
 from fusewright.codegen.body import body
+from fusewright.codegen.kernel_symbols import CXX_NAMES
 from fusewright.codegen.kernel_text import KernelText
+from fusewright.codegen.shared_kernels import KernelStep, SharedKernels, share
 from fusewright.errors import InternalError
 from fusewright.fusion.axes import LoopAxes
 from fusewright.fusion.epilogue import Epilogue
@@ -40,6 +43,8 @@ Strategy = (
     | ConvTile
     | AttentionTile
 )
+Printed = tuple[KernelText, Nest, Strategy]  # a step of the plan that is a kernel
+NO_GROUPS: Mapping[str, str] = {}
 
 # By name. Calls are matched in this order: attention holds products. Of kernels without an anchor,
 # one that scans is a scan, also if it reduces, too; what neither scans nor reduces is a map.
@@ -106,6 +111,25 @@ def kernel_text(
     """A kernel as text; `in_place` pairs (result, leaf whose memory it takes over)."""
     policy, launch = family_of(nest.kernel).launch(nest, strategy)
     return body(nest, policy, launch, in_place)
+
+
+def shared_kernels(
+    kernels: Sequence[Printed], language: str, groups: Mapping[str, str] = NO_GROUPS
+) -> SharedKernels:
+    """Which of the kernels run which function. groups: what each shares within, by its name."""
+    return share([kernel_step(k, groups.get(k[0].name, "")) for k in kernels], language, CXX_NAMES)
+
+
+def kernel_step(kernel: Printed, group: str = "") -> KernelStep:
+    """A kernel that may be printed under other names."""
+    text, nest, strategy = kernel
+    return KernelStep(text.name, partial(_printed_as, nest, strategy, text.in_place), group)
+
+
+def _printed_as(
+    nest: Nest, strategy: Strategy, in_place: Sequence[tuple[Node, Node]], name: str
+) -> KernelText:
+    return kernel_text(replace(nest, kernel=replace(nest.kernel, name=name)), strategy, in_place)
 
 
 # ---- strategies on disk --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fusewright.codegen.kernel_text import operators
 from fusewright.common.dtypes import HALF
@@ -33,7 +33,7 @@ from fusewright.report.step_facts import (
     results_of_calls,
     shapes_of,
 )
-from fusewright.report.step_origins import origins_line
+from fusewright.report.step_origins import Pattern, origins_line, origins_pattern
 from fusewright.rewrite import diagonal_matmul
 from fusewright.rewrite.algebra_rules import ALGEBRA, RULES, SPELLING
 
@@ -121,24 +121,39 @@ def explain(
     descriptions: Mapping[str, Description],
     used_rules: Sequence[str],
     source: str,
+    function_of: Mapping[str, str],
 ) -> str:
-    """The decision record as text."""
+    """The decision record as text: steps in the order of the plan, and those of equal blocks, of
+    which all is said that is said of the first, with it.
+
+    function_of: the function that runs a kernel, by the kernel's name.
+    """
     reports = step_reports(plan, descriptions)
-    lines = [f"{source} on {plan.target.name}: {_counts(plan)}", ""]
+    lines = [f"{source} on {plan.target.name}: {_counts(plan, function_of)}", ""]
     calls, results = calls_of_modules(plan.graph.origins.values()), results_of_calls(plan)
     reasons = reasons_of(plan, layout, descriptions)
+    alike: dict[tuple[str, StepText, Pattern], list[Step]] = {}
     for step, report in zip(plan.steps, reports, strict=True):
-        own = _step_lines(step, report, reasons, results)
-        whence = origins_line(step, plan.graph, calls)
-        lines += [*own[:1], *[f"           {whence}"] * bool(own and whence), *own[1:]]
+        text = _step_text(step, report, reasons, results)
+        name = function_of.get(report.name, report.name)
+        if text:
+            alike.setdefault((name, text, origins_pattern(step, plan.graph)), []).append(step)
+    for (name, text, _), steps in alike.items():
+        times = f" x {len(steps)}" if len(steps) > 1 else ""
+        lines.append(f"  {text.kind}{name}{times}{text.what}")
+        whence = origins_line(steps, plan.graph, calls)
+        lines += [f"           {line}" for line in (whence, *text.why) if line]
     lines += ["", *_totals(captured, plan, reports)]
     lines += _remarks(captured, plan, used_rules)
     return "\n".join(lines) + "\n"
 
 
-def _counts(plan: Plan) -> str:
+def _counts(plan: Plan, function_of: Mapping[str, str]) -> str:
     kernels, calls = len(plan.kernels), len([s for s in plan.libraries if s.node.op != "getitem"])
-    return f"{kernels} fused kernel{'s' * (kernels != 1)}, {calls} library call{'s' * (calls != 1)}"
+    functions = len({function_of[kernel.name] for kernel in plan.kernels})
+    run = f" ({functions} different)" if functions < kernels else ""
+    fused = f"{kernels} fused kernel{'s' * (kernels != 1)}{run}"
+    return f"{fused}, {calls} library call{'s' * (calls != 1)}"
 
 
 def _report(
@@ -166,21 +181,29 @@ def _domain(m: Node, graph: Graph) -> int:
     return elements(m.args[0] if m.row.kind == "reduction" else m, graph)
 
 
-def _step_lines(
+@dataclass(frozen=True)
+class StepText:
+    """What is said of a step beside its name and its places. kind: before the name.  what: behind
+    it.  why: lines of their own."""
+
+    kind: str
+    what: str
+    why: tuple[str, ...] = ()
+
+
+def _step_text(
     step: Step,
     report: StepReport,
     reasons: Reasons,
     results: Results,
-) -> list[str]:
+) -> StepText | None:
     if is_item(step):
-        return []
+        return None
     if isinstance(step, LibraryStep):
         shapes = ", ".join(shapes_of(step.node, results))
-        return [f"  library  {report.name} -> {shapes}: {step.reason}; {_amount(report)}"]
-    return [
-        f"  {step.name}  {operators(step)}; {_amount(report)}",
-        *(f"           {why}" for why in reasons.of_kernel(step)),
-    ]
+        return StepText("library  ", f" -> {shapes}: {step.reason}; {_amount(report)}")
+    why = reasons.of_kernel(step)
+    return StepText("", f"  {operators(step)}; {_amount(report)}", why)
 
 
 def _amount(report: StepReport) -> str:

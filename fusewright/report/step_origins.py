@@ -12,11 +12,20 @@ from fusewright.ir.origin import Origin
 
 MOST = 3  # places that are named, of those that one step comes from
 Calls = Mapping[str, AbstractSet[str]]  # what each module calls
+Pattern = tuple[Origin, ...]
 
 
-def origins_line(step: Step, graph: Graph, calls: Calls) -> str:
-    """`from self.fc1 (line 14), relu (line 15)`; "" where nothing is known."""
-    places = places_of([origins_of(step, graph)], calls)
+def origins_pattern(step: Step, graph: Graph) -> Pattern:
+    """What steps of equal blocks have in common of the places that ask for them."""
+    return tuple(map(without_numbers, origins_of(step, graph)))
+
+
+def origins_line(steps: Sequence[Step], graph: Graph, calls: Calls) -> str:
+    """`from self.fc1 (line 14), relu (line 15)`; "" where nothing is known.
+
+    steps: one, or some of the same pattern.
+    """
+    places = places_of([origins_of(step, graph) for step in steps], calls)
     return f"from {', '.join(places)}" if places else ""
 
 

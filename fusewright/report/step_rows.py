@@ -28,8 +28,10 @@ def step_rows(
     layout: BufferReuse,
     texts: Sequence[KernelText],
     descriptions: Mapping[str, Description],
+    function_of: Mapping[str, str],
 ) -> tuple[StepRow, ...]:
-    """descriptions: of the kernels, by name."""
+    """descriptions: of the kernels, by name.  function_of: of each kernel the function that runs
+    it, which equal ones share."""
     reasons, results = reasons_of(plan, layout, descriptions), results_of_calls(plan)
     printed = {text.name: text for text in texts}
 
@@ -40,13 +42,13 @@ def step_rows(
         names, shapes = map(tuple, operators_and_shapes(step))
         numeric = _numeric_class(step, printed[step.name], descriptions)
         why = (line.rstrip(";") for line in reasons.of_kernel(step))
-        return StepRow(step.name, (), names, shapes, numeric, tuple(why))
+        return StepRow(function_of[step.name], (), names, shapes, numeric, tuple(why))
 
     groups: dict[object, tuple[StepRow, list[Sequence[Origin]]]] = {}
     for step in plan.steps:
         if not is_item(step):
             own, origins = row(step), origins_of(step, plan.graph)
-            key = (bool(own.name), replace(own, name=""), tuple(map(without_numbers, origins)))
+            key = own, tuple(map(without_numbers, origins))
             groups.setdefault(key, (own, []))[1].append(origins)
     calls = calls_of_modules(plan.graph.origins.values())
     return tuple(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,6 +47,13 @@ class CandidateText:
     compiles: bool
 
 
+class Stopwatches(defaultdict[str, list[Callable[[], float]]]):
+    """How to ask for the seconds of each call of a function, by its name."""
+
+    def __init__(self) -> None:
+        super().__init__(list)
+
+
 class EagerRaises(Exception):
     """The model as it was does not run where the choices would: nothing can be compared."""
 
@@ -60,7 +68,8 @@ class BenchProtocol(Protocol):
         """What a call returns and what it leaves in the buffers; always from the same state."""
 
     def kernel_times(self, choice: TuneChoice) -> Times:
-        """Seconds of each kernel in one call; empty if the guard refused the call."""
+        """Seconds of each function in one call, of all steps that run it together; empty if the
+        guard refused the call."""
 
     def whole_time(self, choice: TuneChoice | None) -> Times:
         """Seconds of one call, by the name WHOLE."""
@@ -158,7 +167,7 @@ class TuneBench:
         return any(buffers) or bool(self._replaced(module))
 
     def kernel_times(self, choice: TuneChoice) -> Times:
-        module, times = self._module(choice), dict[str, Callable[[], float]]()
+        module, times = self._module(choice), Stopwatches()
         kernels = _kernels(module)
         plain = dict(kernels)
         kernels.update({n: partial(self._timed, times, n, f) for n, f in plain.items()})
@@ -166,7 +175,7 @@ class TuneBench:
             self._call(module, wait=False)
         finally:
             kernels.update(plain)
-        return {name: seconds() for name, seconds in times.items()}
+        return {name: sum(seconds() for seconds in some) for name, some in times.items()}
 
     def whole_time(self, choice: TuneChoice | None) -> Times:
         return {WHOLE: self._call(self._module(choice), wait=True)}
@@ -181,11 +190,12 @@ class TuneBench:
         self._cold.add_(1.0)
         if wait:
             self._wait()
-        times = dict[str, Callable[[], float]]()
+        times = Stopwatches()
         with torch.no_grad(), default_device(self._default_device):
             self._timed(times, WHOLE, partial(call, module, self.inputs))
         self._wait()
-        return times[WHOLE]()
+        (seconds,) = times[WHOLE]
+        return seconds()
 
     def _wait(self) -> None:
         if self.target.device == "cuda":
@@ -193,23 +203,24 @@ class TuneBench:
 
     def _timed(
         self,
-        times: dict[str, Callable[[], float]],
+        times: Stopwatches,
         name: str,
         function: Callable[..., object],
         *arguments: object,
     ) -> None:
-        """Call the function, and leave in `times` how to ask for its seconds afterwards."""
+        """Call the function, and leave in `times` how to ask for its seconds afterwards: it may be
+        called many times."""
         if self.target.device == "cpu":
             begin = time.perf_counter()
             function(*arguments)
             seconds = time.perf_counter() - begin
-            times[name] = lambda: seconds
+            times[name].append(lambda: seconds)
             return
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         function(*arguments)
         stop.record()
-        times[name] = lambda: float(start.elapsed_time(stop)) / 1e3
+        times[name].append(lambda: float(start.elapsed_time(stop)) / 1e3)
 
 
 def distance(ours: Outputs, theirs: Outputs) -> float:

@@ -52,7 +52,7 @@ def test_calls_within_a_module() -> None:
     made = make(Outer(), [torch.randn(4, 8)], TARGETS["cpu"])
     (kernel,) = made.plan.kernels
     calls = calls_of_modules(made.plan.graph.origins.values())
-    line = origins_line(kernel, made.plan.graph, calls)
+    line = origins_line([kernel], made.plan.graph, calls)
     assert line.startswith("from self.inner.act (line")
     assert "mul in self.inner (line" in line
 
@@ -61,4 +61,4 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
     made = make(Model(), [torch.randn(4, 8)], TARGETS["cpu"])
     graph = made.plan.graph
     bare = Graph(graph.inputs, graph.outputs)
-    assert [origins_line(step, bare, {}) for step in made.plan.steps] == ["", ""]
+    assert [origins_line([step], bare, {}) for step in made.plan.steps] == ["", ""]

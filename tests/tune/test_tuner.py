@@ -432,7 +432,7 @@ def made(name: str, target: str) -> Compilation:
 def choices_of(given: Compilation, rules: frozenset[str] = frozenset()) -> SearchSpace:
     machine = given.plan.target
     return choices(
-        given.kernels, given.layout, given.plan, rules,
+        given.kernels, given.shared, given.plan, rules,
         lambda choice: design(given.given, machine, rules=rules, choice=choice).plan,
     )  # fmt: skip
 
@@ -602,7 +602,7 @@ def test_rules_forbid_the_model_as_it_was(rule: str, problem: Path) -> None:
     loaded = load_problem(problem)
     given = make(loaded.make_model(), loaded.make_inputs(), TARGETS["cpu"])
     found = [
-        choices(given.kernels, given.layout, given.plan, rules, lambda _: given.plan)
+        choices(given.kernels, given.shared, given.plan, rules, lambda _: given.plan)
         for rules in (frozenset[str](), frozenset([rule]))
     ]
     assert [f.model for f in found] == [True, False]

@@ -224,7 +224,7 @@ def test_the_record_says_what_it_does() -> None:
 def test_the_tuner_may_leave_it_out() -> None:
     made = plan_of(whole("causal"), Q, K, V)
     other = choices(
-        made.kernels, made.layout, made.plan, frozenset(),
+        made.kernels, made.shared, made.plan, frozenset(),
         lambda choice: design(made.given, GPU, choice=choice).plan,
     )  # fmt: skip
     assert "attention" in other.library
