@@ -15,11 +15,9 @@ def _fusewright_empty(shape, strides, dtype):
 
 
 # The same without a detour; PyTorch 2.1 does not have it.
-_fusewright_dynamo_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _fusewright_empty = getattr(_fusewright_dynamo_guards, "_empty_strided_cpu", _fusewright_empty)
 '''
 CUDA_MEMORY = '''
-_fusewright_dynamo_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _fusewright_empty_strided_cuda = getattr(_fusewright_dynamo_guards, "_empty_strided_cuda", None)
 _fusewright_current_device = getattr(torch._C, "_cuda_getDevice", None)  # any with CUDA has it
 
@@ -43,7 +41,7 @@ def _fusewright_cache_guard(key, *tensors):
     if known and key not in cache and len(cache) < 64:
         sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
         laid = {"dynamic_dims_sizes": sizes, "dynamic_dims_strides": strides}
-        cache[key] = torch._C._dynamo.guards.TensorGuards(*tensors, **laid).check
+        cache[key] = _fusewright_dynamo_guards.TensorGuards(*tensors, **laid).check
     return True
 '''
 # Before the kernels are built.

@@ -124,6 +124,7 @@ ANSWERS: Mapping[Snippet, Answer] = MappingProxyType(
 
 _GUARD = '''
 # PyTorch 2.0 has neither the first nor the second.
+_fusewright_dynamo_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _fusewright_compiling = getattr(getattr(torch, "compiler", torch), "is_compiling", bool)
 _FUSEWRIGHT_TENSORS = (torch.Tensor, torch.nn.Parameter)
 

@@ -1,4 +1,4 @@
-"""Short ways of emitted files: C++ asks what Python would ask, and asks before, or without kernels."""
+"""Short ways of emitted files: C++ asks what Python asks where there are no kernels to build."""
 
 from __future__ import annotations
 

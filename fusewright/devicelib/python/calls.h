@@ -37,10 +37,11 @@ void Py_IncRef(object);
 namespace {
 const int FASTCALL = 0x80;  // METH_FASTCALL: a function gets an array of arguments and their count
 
+object taken(object const*& given) { return *given++; }
 // Starts a kernel; other threads of Python go on while it runs.
 template <class R, class... A> object start(R (*run)(A...), object name, object const* given, long count) {
   if (count != sizeof...(A)) return PyErr_Format(PyExc_TypeError, "%S takes %d arguments.", name, int(sizeof...(A)));
-  const std::tuple<A...> arguments{(A)(long)PyLong_AsVoidPtr(*given++)...};
+  const std::tuple<A...> arguments{(A)(long)PyLong_AsVoidPtr(taken(given))...};
   if (PyErr_Occurred()) return nullptr;
   int error = 0;
   void* const thread = PyEval_SaveThread();
