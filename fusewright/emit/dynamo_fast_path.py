@@ -19,12 +19,11 @@ _fusewright_empty = getattr(_fusewright_dynamo_guards, "_empty_strided_cpu", _fu
 '''
 CUDA_MEMORY = '''
 _fusewright_empty_strided_cuda = getattr(_fusewright_dynamo_guards, "_empty_strided_cuda", None)
-_fusewright_current_device = getattr(torch._C, "_cuda_getDevice", None)  # any with CUDA has it
 
 
 def _fusewright_empty(shape, strides, dtype, device):
     """New memory for kernels to write to; PyTorch's way without a detour, if it has one."""
-    if _fusewright_empty_strided_cuda and _fusewright_current_device() == device:
+    if _fusewright_empty_strided_cuda and torch._C._cuda_getDevice() == device:
         return _fusewright_empty_strided_cuda(shape, strides, dtype)
     return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 '''
@@ -60,7 +59,7 @@ def _fusewright_guard_hit(key, *tensors):
     if check is None or not _fusewright_eager():
         return False
     for tensor in tensors:  # the test itself ends a process at a tensor that has no strides
-        known = type(tensor) in _FUSEWRIGHT_TENSORS
+        known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
         if not known or tensor.is_nested or tensor.layout is not torch.strided:
             return False
     return check(*tensors)

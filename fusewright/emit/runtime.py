@@ -126,7 +126,6 @@ _GUARD = '''
 # PyTorch 2.0 has neither the first nor the second.
 _fusewright_dynamo_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _fusewright_compiling = getattr(getattr(torch, "compiler", torch), "is_compiling", bool)
-_FUSEWRIGHT_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def _fusewright_watched():
@@ -157,7 +156,7 @@ _TENSOR = '''
 def _fusewright_tensor_matches(tensor, shape, dtype, {parameter}order=None):
     """Whether a tensor is what the kernels were written for, and needs no gradient."""
     return (
-        type(tensor) in _FUSEWRIGHT_TENSORS
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.dtype is dtype
         and {place}
         and tensor.layout is torch.strided
@@ -212,7 +211,8 @@ _CUDA = LanguageRuntime(
     machine="",
     tools="""nvcc = f"{cpp_extension.CUDA_HOME}/bin/nvcc" if cpp_extension.CUDA_HOME else "nvcc"
     for tool in ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc):""",
-    packages="the CUDA toolkit 12.1 or newer, a C++ compiler and ninja (pip install ninja)",
+    packages="""the CUDA toolkit 12.1 or newer, a C++ compiler and "
+                "ninja (pip install ninja)""",
     sources="""        "cpp_sources": [""],
         "cuda_sources": [_FUSEWRIGHT_CUDA, _FUSEWRIGHT_BINDINGS],
         "extra_cuda_cflags": flags.split(),""",
