@@ -7,21 +7,24 @@ so that neither a lock nor a half-written library can be in the way of another p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from types import MappingProxyType
 
 from fusewright.codegen.cpu_source import cpp_text
 from fusewright.codegen.cuda_source import cuda_text
-from fusewright.codegen.dead_code import for_nvcc
+from fusewright.codegen.dead_code import drop_unreached, for_nvcc
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.source_text import SourceText
-from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY
+from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY, GUARD_HIT_IN_PYTHON
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
 
+FLAGS_WIDTH = 76
 BUILD_CALLS = frozenset({Snippet.GUARD_HIT})  # what the text below needs
 LIBRARY_FUNCTION = "_fusewright_library"  # of the text below: compiles, and names the file
 _BUILD = '''
@@ -32,119 +35,129 @@ def _fusewright_library():
     """The file of the compiled kernels: found as an earlier process left it, or compiled now."""
     import hashlib
     import os
-    import pathlib
-    import re
     import shutil
     import tempfile
+    from pathlib import Path
 
     from torch.utils import cpp_extension
 
-    {machine}
+    {machine}flags = {flags}
     options = {{
 {sources}
     }}
-    digest = hashlib.sha256(repr(options).encode()).hexdigest()[:16]  # of the text and the flags
-    name = f"fusewright_{{digest}}_" + re.sub(r"\\W", "_", machine)
+    digest = hashlib.sha256(repr((torch.version.cuda, options)).encode()).hexdigest()[:16]
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
-    library = pathlib.Path(root, name, "kernels.so")
-    if not library.exists():
-        {compiler}
-        missing = [tool for tool in tools if not shutil.which(tool)]
-        if missing:
+    library = Path(root, f"fusewright_{{digest}}", "kernels.so")
+    if library.exists():
+        return library
+    {tools}
+        if not shutil.which(tool):
             raise RuntimeError(
-                f"ModelNew compiles its kernels when it first runs, but finds no {{missing[0]}} on "
-                "the PATH. Install {packages}."
+                f"ModelNew compiles its kernels when it first runs, but finds no {{tool}} on the "
+                "PATH. Install {packages}."
             )
-        place = next(p for p in library.parents if p.exists())
-        if not os.access(place, os.W_OK):
-            raise RuntimeError(
-                f"ModelNew keeps its compiled kernels in {{library.parent}}, but {{place}} cannot "
-                "be written to. Set TORCH_EXTENSIONS_DIR to a folder that can."
-            )
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            # Empty headers in place of PyTorch's, which no kernel needs: a second, not a minute.
-            headers = pathlib.Path(folder, "torch")
-            headers.mkdir()
-            for header in ("extension.h", "types.h"):
-                (headers / header).touch()
-            cpp_extension.load_inline(
-                name,
-                **options,
-                extra_include_paths=[folder],
-                build_directory=folder,
-                is_python_module=False,
-            )
-            (built,) = pathlib.Path(folder).glob("*.so")
-            built.replace(library)
-    return library
+    place = next(p for p in library.parents if p.exists())
+    if not os.access(place, os.W_OK):
+        raise RuntimeError(
+            f"ModelNew keeps its compiled kernels in {{library.parent}}, but {{place}} cannot be "
+            "written to. Set TORCH_EXTENSIONS_DIR to a folder that can."
+        )
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        # Empty headers in place of PyTorch's, which no kernel needs: a second, not a minute.
+        Path(folder, "torch").mkdir()
+        for header in ("extension.h", "types.h"):
+            Path(folder, "torch", header).touch()
+        options.update(extra_include_paths=[folder], build_directory=folder)
+        cpp_extension.load_inline(library.parent.name, is_python_module=False, **options)
+        (built,) = Path(folder).glob("*.so")
+        return built.replace(library)
 
 
 def _fusewright_build():
-    """Bind the compiled kernels."""
-    global _fusewright_guard_hit, _fusewright_module_matches  # the same in C++ takes their place
-
+    """Bind the compiled kernels, and the C++ that answers the guard's busiest questions."""
+    global {answers}
     import ctypes
 
-    calls = ctypes.PyDLL(str(_fusewright_library()))
-    function, guard = calls.fusewright_function, calls.fusewright_guard
-    function.restype = guard.restype = ctypes.py_object
-    known = ctypes.py_object(_FUSEWRIGHT_GUARD_STATE)
-    _fusewright_guard_hit, _fusewright_module_matches = (guard(k, known) for k in range(2))
-    _FUSEWRIGHT_FUNCTIONS.update({{n: function(k) for k, n in enumerate(_FUSEWRIGHT_KERNELS)}})
+    function = ctypes.PyDLL(str(_fusewright_library())).fusewright_function
+    function.restype = value = ctypes.py_object
+{bound}
+    names = {{name: function(k, value(name)) for k, name in enumerate(_FUSEWRIGHT_KERNELS)}}
+    _FUSEWRIGHT_FUNCTIONS.update(names)
     return _FUSEWRIGHT_FUNCTIONS
 '''
 
-# Behind the C++ that makes calls: Python's table of functions, a row for each kernel.
+# Behind the C++ that makes calls: Python's table of functions, a row for each kernel and then for
+# each question of the guard.
 _CALLS = """
 static PyMethodDef functions[] = {{
 {rows}
 }};
-extern "C" PyObject* fusewright_function(int k) {{
-  return PyCFunction_NewEx(functions + k, nullptr, nullptr);
+extern "C" object fusewright_function(int k, object known) {{
+  return PyCFunction_NewEx(functions + k, known, nullptr);
 }}
 """
-_ROW = """  {{"{name}", [](PyObject*, PyObject* const* given, std::ptrdiff_t count) {{
-     return call("{name}", fusewright::{entry}, given, count);
-   }}, FASTCALL, nullptr}},"""
+_ROW = '  {{"{name}", {function}, FASTCALL, nullptr}},'
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question of the guard that C++ answers. function: its name there.  known: lines of Python
+    that give this name to what the function is handed."""
+
+    function: str
+    known: str
+
+
+ANSWERS: Mapping[Snippet, Answer] = MappingProxyType(
+    {
+        Snippet.GUARD_HIT: Answer(
+            "guard_hit",
+            """
+    known = (*_FUSEWRIGHT_GUARD_CACHE, torch.is_grad_enabled, "is_nested", "layout", torch.strided)
+    known += _FUSEWRIGHT_LOOKING_ON""",
+        ),
+        Snippet.MODULE_MATCHES: Answer(
+            "module_matches", '    known = ("_forward_hooks", "_forward_pre_hooks", "forward")'
+        ),
+    }
+)
 
 _GUARD = '''
-_FUSEWRIGHT_TENSORS = (torch.Tensor, torch.nn.Parameter)
-_fusewright_dynamo_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 # PyTorch 2.0 has neither the first nor the second.
+_fusewright_dynamo_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _fusewright_compiling = getattr(getattr(torch, "compiler", torch), "is_compiling", bool)
-_fusewright_autocast = {autocast}
-_fusewright_tracing = torch._C._is_tracing
-_fusewright_transform = torch._C._functorch.peek_interpreter_stack
-_fusewright_forward_ad = torch.autograd.forward_ad
-_fusewright_dispatch_modes = torch._C._len_torch_dispatch_stack
-_fusewright_function_modes = torch._C._len_torch_function_stack
+
+
+def _fusewright_watched():
+    """Whether derivatives forward, or a mode other than the default device, see every call."""
+    if torch._C._len_torch_function_stack():
+        modes = torch.overrides._get_current_function_mode_stack()
+        if any(type(mode).__module__ != "torch.utils._device" for mode in modes):
+            return True
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+# Autocast, tracers, function transforms, modes: what each of them says while it looks on is true.
+_FUSEWRIGHT_LOOKING_ON = (
+    {autocast},
+    torch._C._is_tracing,
+    torch._C._functorch.peek_interpreter_stack,
+    torch._C._len_torch_dispatch_stack,
+    _fusewright_watched,
+)
 
 
 def _fusewright_eager():
-    """No compiler, tracer, autocast, function transform or mode of PyTorch is looking on."""
-    return not (
-        _fusewright_compiling()
-        or _fusewright_autocast()
-        or _fusewright_tracing()
-        or _fusewright_transform() is not None
-        or _fusewright_forward_ad._current_level >= 0
-        or _fusewright_dispatch_modes()
-        or (_fusewright_function_modes() and _fusewright_other_modes())
-    )
-
-
-def _fusewright_other_modes():
-    """Whether a mode other than the default device sees every function that is called."""
-    modes = torch.overrides._get_current_function_mode_stack()
-    return any(type(mode).__module__ != "torch.utils._device" for mode in modes)
+    """Whether none of them looks on."""
+    return not any(looks_on() for looks_on in _FUSEWRIGHT_LOOKING_ON)
 '''
 
 _TENSOR = '''
 def _fusewright_tensor_matches(tensor, shape, dtype, {parameter}order=None):
     """Whether a tensor is what the kernels were written for, and needs no gradient."""
     return (
-        type(tensor) in _FUSEWRIGHT_TENSORS
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.dtype is dtype
         and {place}
         and tensor.layout is torch.strided
@@ -188,7 +201,7 @@ class LanguageRuntime:
     """What differs between the languages: new memory, pieces of `_BUILD`, `_GUARD`, `_TENSOR`."""
 
     machine: str
-    compiler: str
+    tools: str
     packages: str
     sources: str
     autocast: str
@@ -198,17 +211,14 @@ class LanguageRuntime:
 
 
 _CPP = LanguageRuntime(
-    machine="""found = re.search(r"CPU capability usage: (\\w+)", torch.__config__.show())
-    kinds = {"AVX512": "skylake-avx512", "AVX2": "haswell"}
-    machine = kinds.get(found and found[1], "native")""",
-    compiler='tools = ("ninja", os.environ.get("CXX", "c++").split()[0])',
+    machine="""kinds = {"AVX512": "skylake-avx512", "AVX2": "haswell"}
+    found = (kinds[k] for k in kinds if f"CPU capability usage: {k}" in torch.__config__.show())
+    """,
+    tools='for tool in ("ninja", os.environ.get("CXX", "c++").split()[0]):',
     packages="a C++ compiler (such as g++) and ninja (pip install ninja)",
     sources="""\
         "cpp_sources": [_FUSEWRIGHT_DEVICE_LIBRARY, _FUSEWRIGHT_CPP, _FUSEWRIGHT_BINDINGS],
-        "extra_cflags": [
-            "-march=" + machine,
-{flags}
-        ],
+        "extra_cflags": [f"-march={next(found, 'native')}", *flags.split()],
         "extra_ldflags": ["-fopenmp"],""",
     autocast='getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_cpu_enabled)',
     parameter="",
@@ -216,15 +226,14 @@ _CPP = LanguageRuntime(
     empty=CPU_MEMORY,
 )
 _CUDA = LanguageRuntime(
-    machine='machine = f"{arch} cuda {{torch.version.cuda}}"',
-    compiler="""nvcc = f"{cpp_extension.CUDA_HOME}/bin/nvcc" if cpp_extension.CUDA_HOME else "nvcc"
-        tools = ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc)""",
-    packages="the CUDA toolkit 12.1 or newer, a C++ compiler and ninja (pip install ninja)",
+    machine="",
+    tools="""nvcc = f"{cpp_extension.CUDA_HOME}/bin/nvcc" if cpp_extension.CUDA_HOME else "nvcc"
+    for tool in ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc):""",
+    packages="""the CUDA toolkit 12.1 or newer, a C++ compiler and "
+                "ninja (pip install ninja)""",
     sources="""        "cpp_sources": [""],
         "cuda_sources": [_FUSEWRIGHT_DEVICE_LIBRARY, _FUSEWRIGHT_CUDA, _FUSEWRIGHT_BINDINGS],
-        "extra_cuda_cflags": [
-{flags}
-        ],""",
+        "extra_cuda_cflags": flags.split(),""",
     autocast="torch.is_autocast_enabled",
     parameter="device, ",
     place="tensor.is_cuda\n        and tensor.get_device() == device",
@@ -271,24 +280,30 @@ def _runtime(
     snippets: frozenset[Snippet],
     arch: Arch | None,
 ) -> Runtime:
-    text = "\n".join(f'{" " * 12}"{flag}",' for flag in flags)
-    machine = language.machine
-    if arch is not None:
-        machine = _only(arch) + machine.format(arch=arch.name)
+    called = snippets | BUILD_CALLS if table else snippets
+    answers = [snippet for snippet in ANSWERS if snippet in called]
+    bound = [
+        f"{ANSWERS[a].known}\n    {a} = function({len(table) + k}, value(known))"
+        for k, a in enumerate(answers)
+    ]
     build = _BUILD.format(
-        machine=machine,
-        compiler=language.compiler,
+        machine=_only(arch) + language.machine,
+        flags=_flags(flags),
+        tools=language.tools,
         packages=language.packages,
-        sources=language.sources.format(flags=text),
+        sources=language.sources,
+        answers=", ".join(answers),
+        bound="\n".join(line.strip("\n") for line in bound),
     )
     building = [
         _string("_FUSEWRIGHT_DEVICE_LIBRARY", f"{source.library}\n"),
-        _string("_FUSEWRIGHT_BINDINGS", calls_text(table)),
+        _string("_FUSEWRIGHT_BINDINGS", calls_text(table, answers)),
         f"# kernel -> how many addresses it takes\n{_table(table)}",
         build,
     ]
     texts = {Snippet.EMPTY: language.empty, **SNIPPETS}
-    called = snippets | BUILD_CALLS if table else snippets
+    if not table:
+        texts[Snippet.GUARD_HIT] = GUARD_HIT_IN_PYTHON
     pieces = [
         *(building if table else []),
         _GUARD.format(autocast=language.autocast),
@@ -304,19 +319,31 @@ def _string(name: str, text: str) -> str:
     return f'{name} = r"""\n{text}"""'
 
 
-def _only(arch: Arch) -> str:
+def _flags(flags: Sequence[str]) -> str:
+    """All flags as one text, in lines that are not too long."""
+    lines = textwrap.wrap(" ".join(flags), FLAGS_WIDTH, break_on_hyphens=False)
+    if len(lines) == 1:
+        return f'"{lines[0]}"'
+    texts = [*(f'        "{line} "' for line in lines[:-1]), f'        "{lines[-1]}"']
+    return "\n".join(["(", *texts, "    )"])
+
+
+def _only(arch: Arch | None) -> str:
     """The refusal of all other GPUs, where they cannot run what nvcc makes for an architecture."""
-    if arch.forward_ptx or arch.capability is None:
+    if arch is None or arch.forward_ptx or arch.capability is None:
         return ""
     major, minor = arch.capability
     return _ONLY.format(arch=arch.name, major=major, minor=minor)
 
 
-def calls_text(kernels: Iterable[str]) -> str:
-    """The C++ text by which Python calls the kernels."""
+def calls_text(kernels: Iterable[str], answers: Iterable[Snippet] = ()) -> str:
+    """The C++ text by which Python calls the kernels, and what answers questions of the guard."""
     calls = (files("fusewright") / "devicelib/python/calls.h").read_text(encoding="utf-8")
-    rows = (_ROW.format(name=name, entry=entry(name)) for name in kernels)
-    return calls + _CALLS.format(rows="\n".join(rows))
+    called = {name: f"kernel<fusewright::{entry(name)}>" for name in kernels}
+    called |= {str(name): ANSWERS[name].function for name in answers}
+    rows = (_ROW.format(name=name, function=function) for name, function in called.items())
+    table = _CALLS.format(rows="\n".join(rows))
+    return drop_unreached(calls, table) + "\n" + table
 
 
 def _table(entries: dict[str, int]) -> str:

@@ -26,6 +26,7 @@ PRIVATE = {
     "torch._C", "torch._C._is_tracing", "torch._C._functorch",
     "torch._C._functorch.peek_interpreter_stack", "torch._C._len_torch_dispatch_stack",
     "torch._C._len_torch_function_stack", "torch._C._cuda_getCurrentRawStream",
+    "torch._C._cuda_getDevice", "torch.autograd.forward_ad._current_level",
     "torch.__config__", "torch.__config__.show", "torch.__version__",
     "torch.overrides._get_current_function_mode_stack",
     "torch.nn.modules.module._global_forward_hooks",

@@ -109,7 +109,7 @@ CALLS = """
 import ctypes, sys, threading, time
 function = ctypes.PyDLL(sys.argv[1]).fusewright_function
 function.restype = ctypes.py_object
-wait, fail = function(0), function(1)
+wait, fail = (function(k, ctypes.py_object(name)) for k, name in enumerate(("wait", "fail")))
 flag = ctypes.c_long(0)
 
 def later():
