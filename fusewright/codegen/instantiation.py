@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from fusewright.codegen.cxx_code import Code, Range
 from fusewright.codegen.dead_code import Definition, definitions, drop_unreached, joined
-from fusewright.codegen.library_units import Condition, Unit, fixed_units, unit_of
+from fusewright.codegen.library_units import Condition, Unit, fixed_units, is_declared, unit_of
 from fusewright.codegen.template_program import Program, block_end, leaves
 
 ROUNDS = 8  # after which nothing more is found; most texts need two or three
@@ -130,9 +130,16 @@ class _Rewriting:
         return not (self._declared(block) & outside & inside)
 
     def _declared(self, block: Range) -> set[str]:
-        from fusewright.codegen.library_units import is_declared
-
-        return {self.code.words[k] for k in range(*block) if is_declared(self.code, k)}
+        """The names that the statements of a block declare for those behind them."""
+        code, k, found = self.code, block[0] + 1, set[str]()
+        while k < block[1] - 1:
+            end = code.statement_end(k)
+            while code.is_directive(k):
+                k += 1
+            if code.at(k) not in ("if", "for", "while", "do", "switch", "{", "return"):
+                found |= {code.words[j] for j in range(k, end) if is_declared(code, j)}
+            k = end
+        return found
 
 
 def _lines_of(code: Code, part: Range) -> tuple[int, int]:

@@ -55,10 +55,11 @@ class Condition(NamedTuple):
 
 
 class Mention(NamedTuple):
-    """A name, and the template arguments behind it; None: it has none."""
+    """A name, and the template arguments behind it; None: it has none. is_member: of something."""
 
     name: str
     arguments: tuple[Range, ...] | None
+    is_member: bool
 
 
 class Declared(NamedTuple):
@@ -127,6 +128,22 @@ class Unit:
             k += 1
         return found
 
+    @cached_property
+    def own_names(self) -> frozenset[str]:
+        """The constants and types that it has for itself: from the start of a function on, or all
+        over a type. These names mean nothing else in it."""
+        found, code, k = set(self.values) if self.kind == "type" else set[str](), self.code, 0
+        k = self.body[0] + 1
+        while self.kind == "function" and k < self.body[1] - 1:
+            while code.is_directive(k):
+                k += 1
+            first = k + (code.at(k) == "static")
+            event = self._event(first) if code.at(first) in ("constexpr", "using") else None
+            if isinstance(event, Declared):
+                found |= {name for name, _ in event.values}
+            k = code.statement_end(k)
+        return frozenset(found)
+
     def places(self, part: Range) -> Iterator[int]:
         """Where its events in a range stand."""
         ordered = self._ordered
@@ -150,7 +167,8 @@ class Unit:
             return Declared(((code.words[k + 1], (k + 3, code.statement_end(k) - 1)),))
         if word.isidentifier():
             listed = code.template_list(k + 1) if code.at(k + 1) == "<" else None
-            return Mention(word, tuple(listed[0]) if listed else None)
+            is_member = code.at(k - 1) in (".", "->", "::", "template")
+            return Mention(word, tuple(listed[0]) if listed else None, is_member)
         return None
 
 
@@ -294,9 +312,11 @@ def _values(code: Code, k: int) -> tuple[tuple[str, Range], ...]:
         equals = next((j for j in range(start, stop) if code.words[j] == "="), None)
         if equals is None:
             continue
-        name = equals - 1
-        if code.words[name] == ">":  # of a specialisation
-            name = next((j for j in range(equals - 1, start, -1) if code.at(j) == "<"), start) - 1
+        name, j = equals - 1, start
+        while j < equals:  # of a specialisation, its arguments stand behind the name
+            listed = code.template_list(j + 1) if code.at(j + 1) == "<" else None
+            name = j if listed and listed[1] == equals else name
+            j = listed[1] if listed else j + 1
         if code.at(name).isidentifier():
             found.append((code.words[name], (equals + 1, stop)))
     return tuple(found)

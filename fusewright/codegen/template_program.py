@@ -378,7 +378,7 @@ class _Walk:
 
     def _mention(self, event: Mention) -> None:
         arguments: Arguments | None = None
-        if event.arguments is None and _is_own_type(self.unit, event.name):
+        if event.arguments is None and not event.is_member and _is_own(self.unit, event.name):
             return
         if event.arguments is not None and event.name in self.program.named:
             code = self.unit.code
@@ -470,9 +470,12 @@ def _more_names(unit: Unit) -> Iterable[str]:
     return unit.values if unit.kind == "constant" else ()
 
 
-def _is_own_type(unit: Unit | None, name: str) -> bool:
-    """Whether a name without arguments is that of a type around it, with that type's arguments."""
+def _is_own(unit: Unit | None, name: str) -> bool:
+    """Whether a name without arguments is what the text around it has for itself: the type that it
+    is in, with that type's arguments, or one of its own names."""
     while unit is not None and not (unit.kind == "type" and unit.name == name):
+        if name in unit.own_names:
+            return True
         unit = unit.parent
     return unit is not None
 
@@ -491,9 +494,7 @@ def _unlike(parameter: Parameter, value: Value) -> bool:
     """Whether an argument cannot be one of this parameter."""
     if isinstance(value, Unknown):
         return False
-    return parameter.number == (isinstance(value, Type) and value.name in BUILTIN) or (
-        not parameter.number and isinstance(value, int)
-    )
+    return parameter.number == isinstance(value, Type)
 
 
 def _same(wanted: Value, given: Value) -> bool | None:
