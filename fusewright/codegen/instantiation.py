@@ -103,6 +103,7 @@ class _Rewriting:
             start, instead = start - column, _moved(instead, 2)
         elif code.at(taken[0]) == "{" and event.in_block and self._is_open(event, taken):
             instead = _moved(instead[1:-1].strip("\n"), 2).strip()
+            start -= column * instead.startswith("#")
         elif in_line and code.at(k - 1) != "else" and code.at(taken[0]) != "{":
             instead = _moved(instead, code.starts[taken[0]] - own - column)
         if event.in_block and leaves(code, taken):

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from fusewright.codegen.constant_value import BUILTIN, UNKNOWN, Value
 from fusewright.codegen.cxx_code import Code, Range, read
+from fusewright.codegen.dead_code import PASTED
 from fusewright.codegen.kernel_text import NO_CODE
 
 Kind = Literal["type", "function", "constant", "alias", "opaque"]
@@ -69,13 +70,20 @@ class Declared(NamedTuple):
 
 
 class Directive(NamedTuple):
-    """A line of the preprocessor, and the names in it."""
+    """A line of the preprocessor, the names in it, and how those begin that it pastes together."""
 
     text: str
     names: tuple[str, ...]
+    pasted: tuple[str, ...]
 
 
-Event = Condition | Mention | Declared | Directive
+class Macro(NamedTuple):
+    """A macro that is called here, and the names that it may make of its arguments."""
+
+    names: tuple[str, ...]
+
+
+Event = Condition | Mention | Declared | Directive | Macro
 
 
 @dataclass(eq=False)
@@ -157,7 +165,8 @@ class Unit:
     def _event(self, k: int) -> Event | None:
         code, word = self.code, self.code.words[k]
         if code.is_directive(k):
-            return Directive(word, tuple(re.findall(r"[A-Za-z_]\w*", NO_CODE.sub("", word))))
+            names = re.findall(r"[A-Za-z_]\w*", NO_CODE.sub("", word))
+            return Directive(word, tuple(names), tuple(PASTED.findall(word)))
         if word == "if":
             return _condition(code, k)
         if word == "constexpr" and code.at(k - 1) != "if" and k >= self.body[0] > 0:
@@ -165,6 +174,8 @@ class Unit:
             return Declared(values) if values else None
         if word == "using" and code.at(k + 2) == "=":
             return Declared(((code.words[k + 1], (k + 3, code.statement_end(k) - 1)),))
+        if word.startswith(_MACRO) and code.at(k + 1) == "(":
+            return Macro(tuple(f"{w}_of" for w in code.words[k + 2 : code.partner[k + 1]]))
         if word.isidentifier():
             listed = code.template_list(k + 1) if code.at(k + 1) == "<" else None
             is_member = code.at(k - 1) in (".", "->", "::", "template")

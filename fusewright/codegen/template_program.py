@@ -17,7 +17,7 @@ from fusewright.codegen.constant_value import (
 )  # fmt: skip
 from fusewright.codegen.cxx_code import Code, Range
 from fusewright.codegen.library_units import (
-    Condition, Declared, Directive, Mention, Parameter, Scope, Unit, unknown_arguments,
+    Condition, Declared, Directive, Macro, Mention, Parameter, Scope, Unit, unknown_arguments,
 )  # fmt: skip
 
 MOST = 24  # lists of arguments of one template, beyond which all are unknown
@@ -74,6 +74,14 @@ class Program:
             for unit in [u for u in self._waiting if not self.absent_types(u)]:
                 for own, scope in self._waiting.pop(unit).items():
                     self._reach(unit, own, scope)
+
+    def mention_all(self, event: Directive | Macro) -> None:
+        """Names of macros, and what these make of them."""
+        for name in event.names:
+            self.mention(name, None)
+        if isinstance(event, Directive) and event.pasted:
+            for name in [n for n in self.named if n.startswith(event.pasted)]:
+                self.mention(name, None)
 
     def _instantiate(
         self, unit: Unit, arguments: Arguments | None, outer: Scope, before: Arguments
@@ -368,9 +376,8 @@ class _Walk:
             event = events[at]
             if isinstance(event, Mention):
                 self._mention(event)
-            elif isinstance(event, Directive):
-                for name in event.names:
-                    self.program.mention(name, None)
+            elif isinstance(event, Directive | Macro):
+                self.program.mention_all(event)
             elif isinstance(event, Declared):
                 self._declare(event)
             else:
