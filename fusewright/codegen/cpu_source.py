@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.codegen.dead_code import drop_unreached
 from fusewright.codegen.device_library import sections_for
+from fusewright.codegen.instantiation import only_instantiated
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.ir.graph import BatchSize, numel, size_text, times
@@ -21,7 +21,7 @@ def cpp_source(bodies: Sequence[KernelText]) -> str:
         parts += [*body.launch.structs, body.text, _entry(body)]
     generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
     found = words(generated).union(*(body.launch.needs for body in bodies))
-    return f"{drop_unreached(sections_for('cpp', found), generated)}\n\n{generated}"
+    return f"{only_instantiated(sections_for('cpp', found), generated)}\n\n{generated}"
 
 
 def _lifted(bodies: Sequence[KernelText]) -> list[str]:

@@ -9,15 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.codegen.dead_code import drop_unreached
+from fusewright.codegen.dead_code import drop_unreached, for_nvcc
 from fusewright.codegen.device_library import sections_for
+from fusewright.codegen.instantiation import only_instantiated
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.targets.target import Target
 
 
 def cuda_source(kernels: Sequence[KernelText], target: Target) -> str:
-    """The whole CUDA text of an emitted file.
+    """A whole CUDA text, for nvcc and for NVRTC."""
+    generated = _generated(kernels)
+    return f"{drop_unreached(_library(kernels, generated, target), generated)}\n\n{generated}"
+
+
+def nvcc_source(kernels: Sequence[KernelText], target: Target) -> str:
+    """The whole CUDA text of an emitted file: what nvcc instantiates of the same."""
+    generated = _generated(kernels)
+    library = for_nvcc(_library(kernels, generated, target))
+    return f"{only_instantiated(library, generated)}\n\n{generated}"
+
+
+def _generated(kernels: Sequence[KernelText]) -> str:
+    """The structs and the entries.
 
     The structs have no name outside of it: what a device function remembers per kernel would
     otherwise be one variable for all files in a process whose kernels have the same name.
@@ -27,11 +41,14 @@ def cuda_source(kernels: Sequence[KernelText], target: Target) -> str:
         texts = [*body.launch.structs, body.text]
         texts += [body.fallback.text] if body.fallback else []
         parts += ["\n".join(["namespace {", *texts, "}"]), _entry(body)]
-    generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
+    return "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
+
+
+def _library(kernels: Sequence[KernelText], generated: str, target: Target) -> str:
+    """The sections of the device library that the kernels need."""
     library = target.arch.device_library
     assert library is not None, "a target has a device library"
-    sections = sections_for(library, _words(kernels, generated))
-    return f"{drop_unreached(sections, generated)}\n\n{generated}"
+    return sections_for(library, _words(kernels, generated))
 
 
 def _words(kernels: Sequence[KernelText], generated: str) -> set[str]:

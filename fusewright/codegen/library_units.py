@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 from fusewright.codegen.constant_value import BUILTIN, UNKNOWN, Value
@@ -183,8 +183,9 @@ class Unit:
         return None
 
 
+@lru_cache(maxsize=4096)
 def unit_of(text: str) -> Unit:
-    """The unit of one definition."""
+    """The unit of one definition; the same for the same text, of which files have much in common."""
     code = read(text)
     return _unit(code, (0, len(code.words)), None)
 

@@ -136,7 +136,14 @@ class Program:
             if all(u.kind == "type" and u.parent is None for u in units)
         }
         plain = {name for name in types if not any(map(_is_constructed, self.named[name]))}
-        braced = {name for unit in self.units for name in _called_with_braces(unit.code)}
+        # A list of arguments behind a name is only read as one behind the first template so called.
+        kept = {name for unit in self.units for name in _called_with_braces(unit.code)}
+        kept |= {
+            event.name
+            for unit in _with_members(self.units)
+            for event in unit.events.values()
+            if isinstance(event, Mention) and event.arguments is not None
+        }
         found = dict[Unit, frozenset[str]]()
         for name, units in self.named.items():
             for unit in [u for u in units if u.parent is None and not u.fixed]:
@@ -144,7 +151,7 @@ class Program:
                 if unit.special is not None:
                     special = {word for part in unit.special for word in words[slice(*part)]}
                     found[unit] = frozenset(special & types - {unit.name})
-                elif unit.kind == "function" and len(units) > 1 and name not in braced:
+                elif unit.kind == "function" and len(units) > 1 and name not in kept:
                     found[unit] = frozenset(words[slice(*unit.signature)]) & plain
         return found
 

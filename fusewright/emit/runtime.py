@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from fusewright.codegen.cpu_source import cpp_source
-from fusewright.codegen.cuda_source import cuda_source
-from fusewright.codegen.dead_code import for_nvcc
+from fusewright.codegen.cuda_source import nvcc_source
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY
@@ -232,7 +231,7 @@ def cuda_runtime(
     kernels: Sequence[KernelText], target: Target, snippets: frozenset[Snippet]
 ) -> str:
     """The block for CUDA: kernels as text, build, guard. snippets: those that `forward` calls."""
-    source, arch = for_nvcc(cuda_source(kernels, target)), target.arch
+    source, arch = nvcc_source(kernels, target), target.arch
     table = {b.name: len(b.addresses) for b in kernels}
     return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), snippets, arch)
 
