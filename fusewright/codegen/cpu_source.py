@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.codegen.dead_code import drop_unreached
 from fusewright.codegen.device_library import sections_for
+from fusewright.codegen.instantiation import only_instantiated
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.codegen.source_text import SourceText, source_text
@@ -25,7 +25,7 @@ def cpp_text(bodies: Sequence[KernelText]) -> SourceText:
     lifted, parts = _lifted(bodies), [function(body) for body in bodies]
     generated = "\n\n".join([*lifted, *parts])
     found = words(generated).union(*(body.launch.needs for body in bodies))
-    library = drop_unreached(sections_for("cpp", found), generated)
+    library = only_instantiated(sections_for("cpp", found), generated)
     return source_text("\n\n".join([library, *lifted]), parts)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.codegen.dead_code import drop_unreached
+from fusewright.codegen.dead_code import drop_unreached, for_nvcc
 from fusewright.codegen.device_library import sections_for
+from fusewright.codegen.instantiation import only_instantiated
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.codegen.source_text import SourceText, source_text
@@ -18,22 +19,23 @@ from fusewright.targets.target import Target
 
 
 def cuda_source(kernels: Sequence[KernelText], target: Target) -> str:
-    """The whole CUDA text of an emitted file."""
-    return cuda_text(kernels, target).whole
+    """A whole CUDA text, for nvcc and for NVRTC."""
+    parts = [function(body) for body in kernels]
+    generated = "\n\n".join(parts)
+    library = drop_unreached(_library(kernels, generated, target), generated)
+    return source_text(library, parts).whole
 
 
 def cuda_text(kernels: Sequence[KernelText], target: Target) -> SourceText:
-    """The CUDA text of an emitted file, in two.
+    """The CUDA text of an emitted file, in two: what nvcc instantiates of the same.
 
     The structs have no name outside of it: what a device function remembers per kernel would
     otherwise be one variable for all files in a process whose kernels have the same name.
     """
     parts = [function(body) for body in kernels]
     generated = "\n\n".join(parts)
-    library = target.arch.device_library
-    assert library is not None, "a target has a device library"
-    sections = sections_for(library, _words(kernels, generated))
-    return source_text(drop_unreached(sections, generated), parts)
+    library = for_nvcc(_library(kernels, generated, target))
+    return source_text(only_instantiated(library, generated), parts)
 
 
 def function(body: KernelText) -> str:
@@ -41,6 +43,13 @@ def function(body: KernelText) -> str:
     texts = [*body.launch.structs, body.text]
     texts += [body.fallback.text] if body.fallback else []
     return "\n\n".join(["\n".join(["namespace {", *texts, "}"]), _entry(body)])
+
+
+def _library(kernels: Sequence[KernelText], generated: str, target: Target) -> str:
+    """The sections of the device library that the kernels need."""
+    library = target.arch.device_library
+    assert library is not None, "a target has a device library"
+    return sections_for(library, _words(kernels, generated))
 
 
 def _words(kernels: Sequence[KernelText], generated: str) -> set[str]:

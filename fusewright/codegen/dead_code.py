@@ -56,7 +56,7 @@ def drop_unreached(library: str, generated: str) -> str:
                 reached |= {
                     f"{n.strip('.')}_of" for line in kept[k].split("\n") for n in _made(line)
                 }
-    return _joined([(given[k], text) for k, text in sorted(kept.items())])
+    return joined([(given[k], text) for k, text in sorted(kept.items())])
 
 
 def for_nvcc(text: str) -> str:
@@ -86,7 +86,7 @@ def _made(line: str) -> set[str]:
     return {f"{'.' * line.startswith(' ')}{found[1]}"} if found else set()
 
 
-def _joined(kept: Sequence[tuple[Definition, str]]) -> str:
+def joined(kept: Sequence[tuple[Definition, str]]) -> str:
     """One text: a blank line between groups, one #if for neighbours that have the same."""
     text, last, condition = list[str](), 0, ""
     for d, own in kept:

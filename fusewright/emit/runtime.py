@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from fusewright.codegen.cpu_source import cpp_text
 from fusewright.codegen.cuda_source import cuda_text
-from fusewright.codegen.dead_code import drop_unreached, for_nvcc
+from fusewright.codegen.dead_code import drop_unreached
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.source_text import SourceText
@@ -260,7 +260,6 @@ def cuda_runtime(
 ) -> Runtime:
     """The blocks for CUDA: kernels as text; build, guard. snippets: those that `forward` calls."""
     source, arch = cuda_text(kernels, target), target.arch
-    source = SourceText(for_nvcc(source.library), source.kernels)
     table = {b.name: len(b.addresses) for b in kernels}
     return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), snippets, arch)
 
