@@ -1,7 +1,8 @@
 """Rows of cells -> the lines of a table of some width: cells are broken within their columns.
 
 A cell is made of pieces, which stay whole where they fit into a line; others are broken between
-words, and words behind a mark, as names at `_` and paths at `.`. The widest columns give way first.
+words, and words behind a mark, as paths at `.`. The widest columns give way first. Words of the
+first column stay whole: they are looked for in the file.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 Cell = Sequence[str]  # its pieces
 GAP = "  "
-LONGEST = 26  # a word that is not longer stays in one piece, if the other columns leave it room
+LONGEST = 20  # a word of another column that is not longer stays whole, if there is room
 MARKS = "_.]"
 
 
@@ -24,9 +25,10 @@ def table(rows: Sequence[Sequence[Cell]], width: int) -> list[str]:
 def _widths(columns: Sequence[Sequence[Cell]], width: int) -> list[int]:
     widths = [max(len(" ".join(cell)) for cell in column) for column in columns]
     words = [[word for cell in column for word in " ".join(cell).split()] for column in columns]
-    least = [min(LONGEST, max(map(len, found), default=1)) for found in words]
+    longest = [max(map(len, found), default=1) for found in words]
+    least = [longest[0], *(min(LONGEST, size) for size in longest[1:])]
     while sum(widths) + len(GAP) * (len(widths) - 1) > width:
-        loose = [k for k, size in enumerate(widths) if size > least[k]] or range(len(widths))
+        loose = [k for k, size in enumerate(widths) if size > least[k]] or range(1, len(widths))
         widths[max(loose, key=lambda k: widths[k])] -= 1
     return widths
 

@@ -88,7 +88,7 @@ def _only_defines(statement: ast.stmt, made: set[str]) -> bool:
         case ast.AnnAssign(target=ast.Name(), annotation=kind, value=value):
             return _are_plain([kind, value or kind], made)
         case ast.AugAssign(target=ast.Name(id=name), value=value):
-            return name not in made and _is_plain(value, made)
+            return name not in made and _is_plain(value, made, behind_operator=True)
     return False
 
 

@@ -219,7 +219,7 @@ def _first_line(lines: Sequence[str], tree: ast.Module, statement: ast.stmt) -> 
     """The index of the first line of a statement at the top level, its decorators and the comments
     right above; or that of one in whose last line it begins."""
     before = tree.body[: tree.body.index(statement)]
-    decorators = getattr(statement, "decorator_list", ())
+    decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
     start = min([statement.lineno, *(d.lineno for d in decorators)]) - 1
     for other in reversed(before):
         if _last_line(other) > start:

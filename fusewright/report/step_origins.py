@@ -42,6 +42,17 @@ def without_numbers(origin: Origin) -> Origin:
     return replace(origin, module=".".join(parts))
 
 
+def any_number(reason: str) -> str:
+    """The same for the parameters of all modules of a list: `layers.*.fc1.weight is packed`."""
+    return " ".join(map(_any_number, reason.split(" ")))
+
+
+def _any_number(word: str) -> str:
+    first, *parts = word.split(".")
+    same = ("*" if part.isdecimal() else part for part in parts)
+    return ".".join([first, *same]) if first.isidentifier() else word
+
+
 def places_of(steps: Sequence[Sequence[Origin]], calls: Calls) -> tuple[str, ...]:
     """The places of steps whose origins are the same but for numbers, a few of them."""
     places = [*dict.fromkeys(_place(same, calls) for same in zip(*steps, strict=True))]

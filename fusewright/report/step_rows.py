@@ -18,7 +18,13 @@ from fusewright.ir.origin import Origin, calls_of_modules
 from fusewright.kernels.interface import Description
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.report.step_facts import is_item, reasons_of, results_of_calls, shapes_of
-from fusewright.report.step_origins import origins_of, places_of, without_numbers
+from fusewright.report.step_origins import (
+    Calls,
+    any_number,
+    origins_of,
+    places_of,
+    without_numbers,
+)
 
 PYTORCHS = NumericClass("PyTorch's")
 
@@ -41,20 +47,29 @@ def step_rows(
             return StepRow("", (), (step.node.short_name,), shapes, PYTORCHS, (step.reason,))
         names, shapes = map(tuple, operators_and_shapes(step))
         numeric = _numeric_class(step, printed[step.name], descriptions)
-        why = (line.rstrip(";") for line in reasons.of_kernel(step))
+        why = dict.fromkeys(line.rstrip(";") for line in reasons.of_kernel(step))
         return StepRow(function_of[step.name], (), names, shapes, numeric, tuple(why))
 
-    groups: dict[object, tuple[StepRow, list[Sequence[Origin]]]] = {}
+    groups: dict[object, list[tuple[StepRow, Sequence[Origin]]]] = {}
     for step in plan.steps:
         if not is_item(step):
-            own, origins = row(step), origins_of(step, plan.graph)
-            key = own, tuple(map(without_numbers, origins))
-            groups.setdefault(key, (own, []))[1].append(origins)
+            one, origins = row(step), origins_of(step, plan.graph)
+            alike = _of_any_block(one), *map(without_numbers, origins)
+            groups.setdefault(alike, []).append((one, origins))
     calls = calls_of_modules(plan.graph.origins.values())
-    return tuple(
-        replace(first, places=places_of(origins, calls), times=len(origins))
-        for first, origins in groups.values()
-    )
+    return tuple(_one_row(group, calls) for group in groups.values())
+
+
+def _one_row(group: Sequence[tuple[StepRow, Sequence[Origin]]], calls: Calls) -> StepRow:
+    first = group[0][0]
+    if any(row.reasons != first.reasons for row, _ in group):
+        first = _of_any_block(first)
+    places = places_of([origins for _, origins in group], calls)
+    return replace(first, places=places, times=len(group))
+
+
+def _of_any_block(row: StepRow) -> StepRow:
+    return replace(row, reasons=tuple(map(any_number, row.reasons)))
 
 
 def _numeric_class(

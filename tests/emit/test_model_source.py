@@ -23,6 +23,8 @@ from fusewright.errors import CaptureFailed, UnusableProblem
 from tests.support.emitting import EXAMPLES, SMALL, emit_example
 from tests.support.folders import ROOT
 
+KERNELS = "# ---- kernels of ModelNew, in the order of its steps "
+SUPPORT = "# region support: not about this model"
 RUNTIME = Runtime('KERNELS = r"""\n"""', "READY = True")
 
 
@@ -176,6 +178,72 @@ def test_forms_of_source(form: str) -> None:
     names = run(emitted(source))
     assert eval(claim, names, {"m": names["ModelNew"]()})
     assert "Model" not in names or form == "as attribute and keyword"
+
+
+PLACES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "definitions and constants": (
+        BASE + "\n\nsize = 3\n\n\ndef get_inputs():\n    return [size]\n",
+        ("class ModelNew", "size = 3", "def get_inputs", KERNELS, SUPPORT),
+    ),
+    "it is called": (
+        BASE + "\n\nsize = 3\n# A first call.\nfound = Model().forward(size)\nlast = 4\n",
+        ("class ModelNew", "size = 3", KERNELS, SUPPORT, "# A first call.", "found =", "last = 4"),
+    ),
+    "it is called in a line of others": (
+        BASE + "\n\nsize = 3; text = '''\n# no comment'''; found = Model().forward(size)\n",
+        ("class ModelNew", KERNELS, SUPPORT, "size = 3"),
+    ),
+    "text above a call": (
+        BASE + "\n\ntext = '''\n# no comment'''\nfound = Model().forward(2)\n",
+        ("class ModelNew", "text =", "# no comment'''", KERNELS, SUPPORT, "found ="),
+    ),
+    "it runs where it is the main program": (
+        BASE + "\n\nif __name__ == 'user':\n    found = Model().forward(2)\n",
+        ("class ModelNew", KERNELS, SUPPORT, "if __name__"),
+    ),
+    "a decorator runs it": (
+        (
+            "def first(kind):\n    kind.found = kind().forward(2)\n    return kind\n\n"
+            "# Now.\n@first" + BASE
+        ),
+        ("def first", KERNELS, SUPPORT, "# Now.", "@first", "class ModelNew"),
+    ),
+    "whoever derives from it is run": (
+        (
+            "class Base:\n    def __init_subclass__(cls):\n"
+            "        Base.found = cls().forward(2)\n\n"
+            "class Model(Base):\n    def forward(self, x):\n        return x + 1\n"
+        ),
+        ("class Base", KERNELS, SUPPORT, "class ModelNew"),
+    ),
+    "a function with a decorator runs it": (
+        (
+            BASE + "\n\ndef run(f):\n    return f(2)\n\n\n"
+            "@run\ndef found(x):\n    return Model().forward(x)\n"
+        ),
+        ("class ModelNew", "def run", KERNELS, SUPPORT, "@run", "def found"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_kernels_and_support_stand_before_the_first_call(case: str) -> None:
+    source, order = PLACES[case]
+    text = emitted(source)
+    places = [text.index(f"\n{word}") for word in order]
+    assert places == sorted(places), text
+    names = run(text)
+    if "found" in source:
+        found = names["found"] if "found" in names else names["ModelNew"].found
+        assert found == (30 if "size" in source else 20), "by the new forward"
+
+
+def test_without_kernels_there_is_support_alone() -> None:
+    new = GeneratedForward("x", "x", "By none.", (), ("READY",), ("return x * 10",))
+    text = emit_file(BASE, "p.py", [], Runtime("", RUNTIME.support), new)
+    assert KERNELS not in text
+    assert text.endswith(f"\n\n\n{SUPPORT}\n\nREADY = True\n\n\n# endregion\n")
+    assert run(text)["ModelNew"]().forward(2) == 20
 
 
 SIGNATURES = {

@@ -45,6 +45,32 @@ print("ran")
 """
 
 
+# It calls its class while it is imported, and once more where it is the main program.
+CALLS_ITSELF = """
+    import torch
+
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.relu(x) + 1
+
+
+    first = Model()
+    with torch.no_grad():
+        found = first(torch.ones(3, 8))
+
+
+    def get_inputs():
+        return [torch.randn(4, 8)]
+
+
+    if __name__ == "__main__":
+        with torch.no_grad():
+            assert torch.equal(found, Model()(torch.ones(3, 8)))
+        print(len(globals().get("_FUSEWRIGHT_FUNCTIONS", ())), float(found.sum()))
+"""
+
+
 @pytest.fixture(scope="module")
 def emitted(tmp_path_factory: pytest.TempPathFactory) -> Emitted:
     return emit_text(SOURCE, tmp_path_factory.mktemp("runtime"))
@@ -59,6 +85,21 @@ def start(emitted: Emitted, cache: Path, **more: str) -> subprocess.Popen[str]:
         [sys.executable, "-c", RUN, str(emitted.path)],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+@pytest.mark.compiler
+def test_a_file_that_calls_its_class_itself(tmp_path: Path) -> None:
+    """The kernels are there when it does, and when it is the main program."""
+    emitted = emit_text(CALLS_ITSELF, tmp_path)
+    command = [sys.executable, str(emitted.path)]
+    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path / "kernels")}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout == "1 48.0\n", done.stderr
+    assert library(tmp_path / "kernels")
+    places = [emitted.text.index(word) for word in ("\n# ---- kernels", "\n# region", "\nfirst =")]
+    assert places == sorted(places)
 
 
 def finish(process: subprocess.Popen[str]) -> str:
