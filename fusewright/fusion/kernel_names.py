@@ -80,8 +80,13 @@ def _common_words(one: Words, other: Words) -> Words:
             found = [longest.get((j + 1, k), ()), longest.get((j, k + 1), ())]
             if word := _common_word(one[j], other[k]):
                 found.append((word, *longest.get((j + 1, k + 1), ())))
-            longest[j, k] = max(found, key=len)
+            longest[j, k] = max(found, key=_letters_and_words)
     return longest.get((0, 0), ())
+
+
+def _letters_and_words(words: Words) -> tuple[int, int]:
+    """How many words of letters there are, which tell more than numbers, and how many at all."""
+    return sum(not word.isdecimal() for word in words), len(words)
 
 
 def _common_word(one: str, other: str) -> str:
