@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -32,6 +32,7 @@ from fusewright.build.fused_module import (
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_symbols import CXX_NAMES, symbols
 from fusewright.codegen.kernel_text import KernelText
+from fusewright.codegen.value_names import ValueNames
 from fusewright.common.atomic_write import check_writable, write_atomically
 from fusewright.common.call_arguments import Inputs, call, read, signature_of
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
@@ -62,6 +63,7 @@ from fusewright.frontend.submodules import Calls, Chosen, choose, observed
 from fusewright.fusion.batch_counters import move_counters_into_kernels
 from fusewright.fusion.kernel_names import NameRules
 from fusewright.fusion.planner import Plan, plan
+from fusewright.fusion.value_words import value_words
 from fusewright.ir.graph import toposort
 from fusewright.judge.evidence.pytree import tensors
 from fusewright.judge.isolation.memory_limit import Peak
@@ -135,6 +137,11 @@ class Compilation:
         owners = {id(k.anchor): k for k in self.plan.kernels if k.anchor}
         found = (owners[id(n)] for n in toposort(self.plan.graph.roots) if id(n) in owners)
         return tuple(asked for kernel in found for asked in family_of(kernel).conditions(kernel))
+
+    @cached_property
+    def names(self) -> ValueNames:
+        """What kernels call their values: as the model does."""
+        return ValueNames(value_words(self.captured))
 
     @property
     def texts(self) -> tuple[KernelText, ...]:
@@ -211,7 +218,8 @@ def _printed(made: Compilation, rules: frozenset[str], choice: TuneChoice) -> Co
     for kernel in made.plan.kernels:
         nest = made.layout.nests[kernel.name]
         chosen = choice.strategies.get(kernel.name) or default_strategy(nest, context)
-        text = kernel_text(nest, chosen, made.layout.in_place[kernel.name])
+        in_place = made.layout.in_place[kernel.name]
+        text = kernel_text(nest, chosen, in_place, made.names)
         kernels.append((text, nest, chosen))
     return replace(made, kernels=tuple(kernels))
 
@@ -488,6 +496,11 @@ class Parts:
     @property
     def kernels(self) -> tuple[tuple[KernelText, Nest, Strategy], ...]:
         return tuple(kernel for made in self.made for kernel in made.kernels)
+
+    @cached_property
+    def names(self) -> ValueNames:
+        """What kernels call their values: as the model does."""
+        return ValueNames(value_words(self.captured))
 
     @property
     def texts(self) -> tuple[KernelText, ...]:

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from fusewright.codegen.body import body
 from fusewright.codegen.kernel_text import KernelText
+from fusewright.codegen.value_names import NUMBERED, ValueNames
 from fusewright.errors import InternalError
 from fusewright.fusion.axes import LoopAxes
 from fusewright.fusion.epilogue import Epilogue
@@ -101,11 +102,17 @@ def neighbours(default: Strategy, nest: Nest, context: StrategyContext) -> Seque
 
 
 def kernel_text(
-    nest: Nest, strategy: Strategy, in_place: Sequence[tuple[Node, Node]] = ()
+    nest: Nest,
+    strategy: Strategy,
+    in_place: Sequence[tuple[Node, Node]] = (),
+    names: ValueNames = NUMBERED,
 ) -> KernelText:
-    """A kernel as text; `in_place` pairs (result, leaf whose memory it takes over)."""
-    policy, launch = family_of(nest.kernel).launch(nest, strategy)
-    return body(nest, policy, launch, in_place)
+    """A kernel as text; `in_place` pairs (result, leaf whose memory it takes over).
+
+    names: of its values; numbered, so that kernels that are equal but for these have one text.
+    """
+    policy, launch = family_of(nest.kernel).launch_with(nest, strategy, names)
+    return body(nest, policy, launch, in_place, names)
 
 
 # ---- strategies on disk --------------------------------------------------------------------------
