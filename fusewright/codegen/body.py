@@ -1,27 +1,27 @@
 """Nest + BodyPolicy -> KernelText: the generated struct, the same text for C++ and CUDA.
 
 The text has no loop, barrier or vector load: it asks a `team` for them (devicelib/). Every member
-of the kernel is one named line, `v7`; lambdas hold what depends on the column, the rest stands once
-per row. A value that a later pass needs again is kept (`k0`) or computed again, as the policy
-says. Where a CPU takes rows side by side, `real` is a number of a row, or one of each of many rows.
+of the kernel is one named line; lambdas hold what depends on the column, the rest stands once per
+row. A value that a later pass needs again is kept or computed again, as the policy says. Where a
+CPU takes rows side by side, `real` is a number of a row, or one of each of many rows.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from fusewright.codegen.cxx_literal import cxx_literal
-from fusewright.codegen.kernel_symbols import fallback_struct
+from fusewright.codegen.kernel_symbols import fallback_struct, symbols
 from fusewright.codegen.kernel_text import (
     ABREAST,
     TYPES,
     KernelText,
     PassText,
     Pointer,
-    Role,
     compute_type,
     counting,
     operators,
@@ -30,6 +30,7 @@ from fusewright.codegen.kernel_text import (
     windows,
 )
 from fusewright.codegen.launch import BodyPolicy, Launch
+from fusewright.codegen.value_names import NUMBERED, KernelNames, Role, ValueNames
 from fusewright.fusion.axes import Load
 from fusewright.ir.graph import Attribute, BatchSize, Node, Size, size_text, times
 from fusewright.loopnest.nest import AffineAccess, Nest, at_batch
@@ -38,49 +39,82 @@ from fusewright.loopnest.vector_width import known_factor
 
 
 def body(
-    nest: Nest, policy: BodyPolicy, launch: Launch, in_place: Sequence[tuple[Node, Node]] = ()
+    nest: Nest,
+    policy: BodyPolicy,
+    launch: Launch,
+    in_place: Sequence[tuple[Node, Node]] = (),
+    names: ValueNames = NUMBERED,
 ) -> KernelText:
     """Print one kernel; `in_place` pairs (result, leaf whose memory it takes over)."""
-    printed = _Printer(nest, policy, tuple(in_place)).body(launch)
+    printed = _Printer(nest, policy, tuple(in_place), names).body(launch)
     if not (other := launch.fallback):
         return printed
-    again, name = body(nest, other.policy, other.launch, in_place), fallback_struct(printed.name)
+    again = body(nest, other.policy, other.launch, in_place, names)
+    name = fallback_struct(printed.name)
     text = again.text.replace(f"struct {printed.name} ", f"struct {name} ", 1)
     return replace(printed, fallback=replace(again, name=name, text=text))
 
 
 class _Printer:
     def __init__(
-        self, nest: Nest, policy: BodyPolicy, in_place: tuple[tuple[Node, Node], ...]
+        self,
+        nest: Nest,
+        policy: BodyPolicy,
+        in_place: tuple[tuple[Node, Node], ...],
+        names: ValueNames,
     ) -> None:
         self.nest, self.kernel = at_batch(nest, policy.fixed_batch or 0), nest.kernel
         self.policy, self.row = policy, plan_row(nest, policy.keep)
         self.in_place, self.is_map = in_place, not self.kernel.reductions
         self.lifted: set[tuple[str, int]] = set()
+        taken = symbols(self.kernel.name).union(policy.struct_constants)
+        self.given = KernelNames(names, self.kernel.leaves, taken)
+        self.pointers = self._pointers()
         named = (m for m in self.kernel.members if m is not self.kernel.anchor)
-        self.names = {id(m): f"v{k}" for k, m in enumerate(named)}
+        self.numbers = {id(m): k for k, m in enumerate(named)}
+        self.names = {
+            id(m): self.given.give(Role.MEMBER, self.numbers[id(m)], m)
+            for m in self.kernel.members
+            if id(m) in self.numbers
+        }
         self.lines: list[str] = []
         self.row_reads: dict[Hashable, str] = {}
         self.row_numbers = itertools.count()
         self.inverted: dict[str, str] = {}
-        self.slots = slots(self.row)
-        self.pointers = self._pointers()
+        self.found: dict[int, str] = {}  # pass -> the name of what it finds together
+        self.slots = self._slots()
         self.pointer_of = {id(p.node): p.name for p in self.pointers}
         self.pointer_of.update({id(leaf): self.pointer_of[id(out)] for out, leaf in in_place})
 
     def _pointers(self) -> tuple[Pointer, ...]:
         taken = {id(leaf) for _, leaf in self.in_place}
         leaves = [n for n in self.kernel.leaves if id(n) not in taken]
-        roles: tuple[tuple[str, Role, Sequence[Node]], ...] = (
-            ("in", "operand", leaves),
-            ("out", "result", self.kernel.outputs),
-            ("count", "counter", self.kernel.counters),
+        memory = {id(out): leaf for out, leaf in self.in_place}
+        roles = (
+            (Role.OPERAND, "operand", leaves),
+            (Role.RESULT, "result", self.kernel.outputs),
+            (Role.COUNTER, "counter", self.kernel.counters),
         )
         return tuple(
-            Pointer(f"{name}{k}", n, TYPES[n.dtype][0], role)
-            for name, role, nodes in roles
+            Pointer(self.given.give(role, k, memory.get(id(n), n)), n, TYPES[n.dtype][0], does)
+            for role, does, nodes in roles
             for k, n in enumerate(nodes)
         )
+
+    def _slots(self) -> dict[Hashable, str]:
+        """The name of the kept row that each kept value has: that of the value, if it is alone."""
+        found = slots(self.row)
+        shared = {slot for slot, some in Counter(found.values()).items() if some > 1}
+        return {
+            key: self.given.give(
+                Role.KEPT_ROW, slot, "shared" if slot in shared else self._kept_word(key), slot
+            )
+            for key, slot in found.items()
+        }
+
+    def _kept_word(self, key: Hashable) -> Node | str:
+        kept = self.row.keeps[key].node
+        return self.names.get(id(kept), kept)
 
     # -- the struct
 
@@ -147,7 +181,7 @@ class _Printer:
             return self._line(m, lambda n, k: self._row_argument(n, k))
         pair = self.row.exponentials[id(m)]
         number = next(k for k, p in enumerate(self.row.passes) if pair.top in p.reductions)
-        value = f"m{number}.sum({self.names[id(pair.shift)]})"
+        value = f"{self.found[number]}.sum({self.names[id(pair.shift)]})"
         return f"const {self._kind(m)} {self.names[id(m)]} = {value};"
 
     # -- passes
@@ -159,34 +193,43 @@ class _Printer:
         text.lines.append(f"return {value};")
         kind, name = self._kind(first), self.names[id(first)]
         if any(f.op == "m2" for f in sweep.reductions):
-            self._team_call("moments", f"const auto m{number} = ", text)
+            found = self._found(Role.MOMENTS, number, value)
+            self._team_call("moments", f"const auto {found} = ", text)
             for f in sweep.reductions:
-                self.lines.append(f"const {self._kind(f)} {self.names[id(f)]}(m{number}.{f.op});")
+                self.lines.append(f"const {self._kind(f)} {self.names[id(f)]}({found}.{f.op});")
         elif len(sweep.reductions) > 1:
-            self._team_call("online_softmax", f"const auto m{number} = ", text)
-            self.lines.append(f"const {kind} {name} = m{number}.max;")
+            found = self._found(Role.ONLINE_SOFTMAX, number, value)
+            self._team_call("online_softmax", f"const auto {found} = ", text)
+            self.lines.append(f"const {kind} {name} = {found}.max;")
         elif first.row.kind == "scan":
             self._team_call(first.op, "", text, f"{self.slots[id(first)]}, ")
         elif first.op == "mean" and not text.parameters and 0 not in self._sizes():
             self.lines.append(f"const {kind} {name} = {value};")  # of equal numbers, unrounded
         elif first.op == "mean":
             summed = self._kind(first.args[0])
-            self._team_call("sum", f"const {summed} {name}_sum = ", text)
+            total = self.given.give(Role.SUM, self.numbers[id(first)], first)
+            self._team_call("sum", f"const {summed} {total} = ", text)
             count = cxx_literal(times(self.nest.outer, self.nest.columns), compute_type(first))
-            total = f"{name}_sum" if summed == kind else f"({kind}){name}_sum"
+            total = total if summed == kind else f"({kind}){total}"
             self.lines.append(f"const {kind} {name} = {total} / {count};")
         else:
             self._team_call(first.op, f"const {kind} {name} = ", text)
+
+    def _found(self, role: Role, number: int, value: str) -> str:
+        """The name of what a pass finds together of a value."""
+        self.found[number] = self.given.give(role, number, value, number)
+        return self.found[number]
 
     def _store_pass(self, number: int, sweep: RowPass) -> None:
         single = len(sweep.outputs) == 1  # registers
         text = PassText(number, "divided" * (self.policy.inverts_divisors and single))
         for k, n in enumerate(sweep.outputs):
             value = self._element(text, n)
-            text.parameters.append(f"{self._kind(n)}& o{k}")
+            element = self.given.give(Role.PLACE, k, value if value.isidentifier() else n, k)
+            text.parameters.append(f"{self._kind(n)}& {element}")
             place = self._operand("store", self.pointer_of[id(n)], self.nest.writes[id(n)])
             text.operands.append(f"staged_row({place})" if self.policy.placed_reads else place)
-            text.lines.append(f"o{k} = {value};")
+            text.lines.append(f"{element} = {value};")
         self._team_call("each", "", text)
 
     def _team_call(self, verb: str, result: str, text: PassText, row: str = "") -> None:
@@ -232,7 +275,9 @@ class _Printer:
         if id(m) in text.known:
             return text.known[id(m)]
         if m is self.kernel.anchor:
-            return text.read(id(m), compute_type(m), "accumulator")
+            name = text.known[id(m)] = self.given.give(Role.READ, next(text.numbers), m)
+            text.read(name, compute_type(m), "accumulator")
+            return name
         name = text.known[id(m)] = self.names[id(m)]
         if self._load_kept(text, id(m), self._kind(m), name):
             return name
@@ -249,7 +294,8 @@ class _Printer:
         if text.denominator not in ("", self.inverted.get(by)):
             return f"const float {self.names[id(m)]} = {value} / {by};"
         if by not in self.inverted:
-            self.inverted[by] = f"d{len(self.inverted)}"
+            number = len(self.inverted)
+            self.inverted[by] = self.given.give(Role.DIVISOR, number, m.args[1], by)
             self.lines.append(f"denominator {self.inverted[by]}({by});")
         text.denominator = self.inverted[by] * (text.divides == "divided")
         return f"const float {self.names[id(m)]} = {text.divides}({value}, {self.inverted[by]});"
@@ -264,13 +310,12 @@ class _Printer:
         key = read_key(access)
         if key in text.known:
             return text.known[key]
-        name = text.known[key] = text.fresh()
-        kind = self._kind(edge.leaf)
+        name = self.given.give(Role.READ, next(text.numbers), edge.leaf, key)
+        text.known[key], kind = name, self._kind(edge.leaf)
         if self._load_kept(text, key, kind, name):
             return name
-        text.parameters.append(f"{kind} {name}")
         shared = self.nest.down and self.nest.down.places.get((id(m), k))
-        text.operands.append(self._below(*shared) if shared else self._load(edge.leaf, access))
+        text.read(name, kind, self._below(*shared) if shared else self._load(edge.leaf, access))
         self._store_kept(text, key, kind, name)
         return name
 
@@ -278,24 +323,24 @@ class _Printer:
         """One place of windows that overlap, which are loaded together."""
         leaf, fill = self.nest.heads[number][0].leaf, self.nest.heads[number][0].fill
         text = windows(self.nest, number, self.pointer_of[id(leaf)], self._number(fill or 0, leaf))
-        line = f"auto w{number} = {text};"
+        name = self.given.give(Role.WINDOWS, number, leaf, number)
+        line = f"auto {name} = {text};"
         self.lines += [line] * (line not in self.lines)
-        return f"window_tap<{place}, {beside}>(w{number})"
+        return f"window_tap<{place}, {beside}>({name})"
 
     def _load_kept(self, text: PassText, key: Hashable, kind: str, name: str) -> bool:
         keep = self.row.keeps.get(key)
         if keep is None or text.number == keep.first:
             return False
-        text.parameters.append(f"{kind} {name}")
-        text.operands.append(f"load({self.slots[key]})")
+        text.read(name, kind, f"load({self.slots[key]})")
         return True
 
     def _store_kept(self, text: PassText, key: Hashable, kind: str, name: str) -> None:
         keep = self.row.keeps.get(key)
         if keep is not None and text.number == keep.first:
-            parameter = f"{self.slots[key]}_"
-            text.parameters.append(f"{kind}& {parameter}")
-            text.operands.append(f"store({self.slots[key]})")
+            number = slots(self.row)[key]
+            parameter = self.given.give(Role.KEPT_PLACE, number, name, key)
+            text.read(parameter, f"{kind}&", f"store({self.slots[key]})")
             text.lines.append(f"{parameter} = {name};")
 
     def _kept_lines(self) -> list[str]:
@@ -317,7 +362,8 @@ class _Printer:
             return self._number(leaf["value"], leaf)
         key = read_key(access)
         if key not in self.row_reads:
-            self.row_reads[key] = f"c{next(self.row_numbers)}"
+            number = next(self.row_numbers)
+            self.row_reads[key] = self.given.give(Role.ROW_READ, number, leaf, key)
             value = self._row_value(leaf, access)
             kind = self._kind(leaf) if access.beside else compute_type(leaf)
             self.lines.append(f"const {kind} {self.row_reads[key]} = {value};")

@@ -32,8 +32,24 @@ BUILTIN = frozenset({"float", "double", "int", "bool", "char", "long", "short", 
 _MOST = 2**31 - 1
 _NUMBER = re.compile(r"(0[xX][\da-fA-F]+|[1-9]\d*|0)[lL]*")
 _PRECEDENCE = {
-    **{"||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7},
-    **{">=": 7, "<<": 8, ">>": 8, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10},
+    "||": 1,
+    "&&": 2,
+    "|": 3,
+    "^": 4,
+    "&": 5,
+    "==": 6,
+    "!=": 6,
+    "<": 7,
+    ">": 7,
+    "<=": 7,
+    ">=": 7,
+    "<<": 8,
+    ">>": 8,
+    "+": 9,
+    "-": 9,
+    "*": 10,
+    "/": 10,
+    "%": 10,
 }
 _NUMBERS: dict[str, Callable[[int, int], int]] = {
     "|": lambda a, b: a | b,
@@ -43,8 +59,8 @@ _NUMBERS: dict[str, Callable[[int, int], int]] = {
     ">": lambda a, b: int(a > b),
     "<=": lambda a, b: int(a <= b),
     ">=": lambda a, b: int(a >= b),
-    "<<": lambda a, b: a << b if 0 <= a and 0 <= b < 31 else _MOST + 1,
-    ">>": lambda a, b: a >> b if 0 <= a and 0 <= b < 31 else _MOST + 1,
+    "<<": lambda a, b: a << b if a >= 0 and 0 <= b < 31 else _MOST + 1,
+    ">>": lambda a, b: a >> b if a >= 0 and 0 <= b < 31 else _MOST + 1,
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
@@ -217,7 +233,11 @@ def _combined(operator: str, left: Value, right: Value) -> Value:
     if isinstance(left, Unknown) or isinstance(right, Unknown):
         return UNKNOWN
     if operator in ("==", "!="):
-        if isinstance(left, Type) and isinstance(right, Type) and (left.arguments or right.arguments):
+        if (
+            isinstance(left, Type)
+            and isinstance(right, Type)
+            and (left.arguments or right.arguments)
+        ):
             return UNKNOWN
         return int((left == right) == (operator == "=="))
     if isinstance(left, Type) or isinstance(right, Type):

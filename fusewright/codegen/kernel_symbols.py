@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import keyword
+import re
 from functools import cache
 from importlib.resources import files
 
-from fusewright.codegen.kernel_text import NO_CODE
+from fusewright.codegen.dead_code import definitions
+from fusewright.codegen.device_library import sections
+from fusewright.codegen.kernel_text import ABREAST, NO_CODE
 from fusewright.fusion.kernel_names import NameRules
 from fusewright.ir.operators import OPS
 from fusewright.targets.device_files import DEVICE_FILES
@@ -32,6 +35,16 @@ KEYWORDS = frozenset(
 )
 # What generated text calls its own, with a number behind, beside single letters.
 NUMBERED = frozenset({"in", "out", "count"})
+# What a body calls its own under its model's words, beside coordinates (`r1`): the row and its
+# parts, the team, an index of a lambda, types that it is made for, macros of some systems.
+OF_BODIES = frozenset(
+    [
+        *("row", "rows", "range", "team", "batch", "columns", "lines", "beside", "accumulator"),
+        *("o", "i", "body", "Team", "Range", "Accumulator"),
+        *("errno", "stdin", "stdout", "stderr", *ABREAST.values()),
+    ]
+)
+COORDINATE = re.compile(r"r\d+")
 
 
 def entry(name: str) -> str:
@@ -59,6 +72,24 @@ def is_reserved(symbol: str) -> bool:
     stem = symbol.rstrip("0123456789")
     numbered = len(stem) == 1 or stem in NUMBERED
     return numbered or symbol in KEYWORDS or keyword.iskeyword(symbol) or symbol in _words()
+
+
+def is_spoken(symbol: str) -> bool:
+    """Whether a name in a body would hide, or call for, what something else has it for: a word of
+    C++, a definition or section of the device library, what operators or bodies are written with.
+    """
+    own = symbol in OF_BODIES or COORDINATE.fullmatch(symbol) is not None
+    return own or symbol in KEYWORDS or symbol in _definitions()
+
+
+@cache
+def _definitions() -> frozenset[str]:
+    """What the device library defines and what its sections are called, for any language; and what
+    operators are spelt with."""
+    found = [section for library in DEVICE_FILES for section in sections(library)]
+    names = frozenset[str]().union(*(d.names for s in found for d in definitions(s.text)))
+    spelt = " ".join(row.cpp for row in OPS.values())
+    return names | {s.name for s in found} | set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", spelt))
 
 
 @cache

@@ -111,16 +111,10 @@ class PassText:
     known: dict[Hashable, str] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def fresh(self) -> str:
-        """A name for one more value that is read."""
-        return f"x{next(self.numbers)}"
-
-    def read(self, key: Hashable, kind: str, operand: str) -> str:
-        """The name of a value that comes from `operand`."""
-        name = self.known[key] = self.fresh()
+    def read(self, name: str, kind: str, operand: str) -> None:
+        """A value that comes from `operand`."""
         self.parameters.append(f"{kind} {name}")
         self.operands.append(operand)
-        return name
 
 
 def words(text: str) -> set[str]:
@@ -168,16 +162,16 @@ def spelling(m: Node, arguments: Sequence[str], kind: str) -> str:
     return f"({kind}){value}"
 
 
-def slots(row: RowPlan) -> dict[Hashable, str]:
-    """A kept row of memory for each kept value; one may follow another in the same row."""
-    slots: dict[Hashable, str] = {}
-    busy: list[tuple[str, str, int]] = []  # slot, type, last pass
+def slots(row: RowPlan) -> dict[Hashable, int]:
+    """Which row of memory each kept value has; one may follow another in the same row."""
+    slots: dict[Hashable, int] = {}
+    busy: list[tuple[int, str, int]] = []  # slot, type, last pass
     for keep in sorted(row.keeps.values(), key=lambda k: k.first):
         kind = compute_type(keep.node)
         free = next((b for b in busy if b[1] == kind and b[2] <= keep.first), None)
-        name = free[0] if free else f"k{len(busy)}"
-        busy = [b for b in busy if b[0] != name] + [(name, kind, keep.last)]
-        slots[keep.key] = name
+        slot = free[0] if free else len(busy)
+        busy = [b for b in busy if b[0] != slot] + [(slot, kind, keep.last)]
+        slots[keep.key] = slot
     return slots
 
 

@@ -117,9 +117,7 @@ class Unit:
     @cached_property
     def declared(self) -> Counter[str]:
         """How often each name is declared here, as far as that can be seen."""
-        return Counter(
-            self.code.words[k] for k in range(*self.span) if is_declared(self.code, k)
-        )
+        return Counter(self.code.words[k] for k in range(*self.span) if is_declared(self.code, k))
 
     @cached_property
     def events(self) -> dict[int, Event]:
@@ -341,7 +339,9 @@ def _condition(code: Code, k: int) -> Condition:
         before -= 1
     in_block = code.at(before) in ("{", "}", ";") or before < 0
     # An else behind an if that has none of its own would become another's.
-    bare = code.at(then[0]) != "{" or (then != otherwise and code.at(otherwise[0]) not in ("{", "if"))
+    bare = code.at(then[0]) != "{" or (
+        then != otherwise and code.at(otherwise[0]) not in ("{", "if")
+    )
     followed = code.at(otherwise[1]) == "else"
     movable = in_block or code.at(before) == "else" or not (bare and followed)
     return Condition(k, is_constexpr, asked, then, otherwise, movable, in_block)
@@ -357,7 +357,11 @@ def is_declared(code: Code, k: int) -> bool:
     if before.isidentifier():
         return before not in _BEFORE and not before.isdigit()
     if before in ("*", "&"):
-        return earlier in BUILTIN or earlier in ("const", "auto", ">", "(", "&") or earlier[-2:] == "_t"
+        return (
+            earlier in BUILTIN
+            or earlier in ("const", "auto", ">", "(", "&")
+            or earlier[-2:] == "_t"
+        )
     return before == ">" and earlier != "-"
 
 

@@ -19,10 +19,12 @@ CANONICAL = "kernel"  # what a kernel is called where kernels are compared
 
 @dataclass(frozen=True)
 class KernelStep:
-    """A step of the plan that is a kernel. name: the step's.  printed: its text as a function of
-    another name.  group: what it may be shared within, whatever its text; "" for all."""
+    """A step of the plan that is a kernel. name: the step's.  numbered: its text as a function of
+    another name, with numbers for the values in it.  printed: the same with the model's words for
+    them.  group: what it may be shared within, whatever its text; "" for all."""
 
     name: str
+    numbered: Callable[[str], KernelText]
     printed: Callable[[str], KernelText]
     group: str = ""
 
@@ -78,7 +80,7 @@ def share(steps: Sequence[KernelStep], language: str, rules: NameRules) -> Share
     inside of it has the names of the first. rules: what names have to keep apart from."""
     alike: dict[tuple[str, FunctionKey], list[KernelStep]] = {}
     for step in steps:
-        key = step.group, function_key(step.printed(CANONICAL), language)
+        key = step.group, function_key(step.numbered(CANONICAL), language)
         alike.setdefault(key, []).append(step)
     groups = list(alike.values())
     names = shared_names([[step.name for step in group] for group in groups], rules)

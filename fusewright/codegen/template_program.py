@@ -13,11 +13,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from fusewright.codegen.constant_value import (
-    BUILTIN, UNKNOWN, Step, Type, Unknown, Value, is_true, value_of,
+    BUILTIN,
+    UNKNOWN,
+    Step,
+    Type,
+    Unknown,
+    Value,
+    is_true,
+    value_of,
 )  # fmt: skip
 from fusewright.codegen.cxx_code import Code, Range
 from fusewright.codegen.library_units import (
-    Condition, Declared, Directive, Macro, Mention, Parameter, Scope, Unit, unknown_arguments,
+    Condition,
+    Declared,
+    Directive,
+    Macro,
+    Mention,
+    Parameter,
+    Scope,
+    Unit,
+    unknown_arguments,
 )  # fmt: skip
 
 MOST = 24  # lists of arguments of one template, beyond which all are unknown
@@ -271,7 +286,9 @@ class Program:
             return UNKNOWN
         self._depth += 1
         try:
-            return value_of(unit.code, part, lambda code, steps: self._name(code, steps, unit, scope))
+            return value_of(
+                unit.code, part, lambda code, steps: self._name(code, steps, unit, scope)
+            )
         finally:
             self._depth -= 1
 

@@ -33,6 +33,7 @@ from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_symbols import CXX_NAMES, symbols
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.shared_kernels import NOTHING_SHARED, SharedKernels
+from fusewright.codegen.value_names import ValueNames
 from fusewright.common.atomic_write import check_writable, write_atomically
 from fusewright.common.call_arguments import Inputs, call, read, signature_of
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
@@ -70,6 +71,7 @@ from fusewright.frontend.submodules import Calls, Chosen, choose, observed
 from fusewright.fusion.batch_counters import move_counters_into_kernels
 from fusewright.fusion.kernel_names import NameRules
 from fusewright.fusion.planner import Plan, plan
+from fusewright.fusion.value_words import value_words
 from fusewright.ir.graph import toposort
 from fusewright.judge.evidence.pytree import tensors
 from fusewright.judge.isolation.memory_limit import Peak
@@ -151,6 +153,11 @@ class Compilation:
         found = (owners[id(n)] for n in toposort(self.plan.graph.roots) if id(n) in owners)
         return tuple(asked for kernel in found for asked in family_of(kernel).conditions(kernel))
 
+    @cached_property
+    def names(self) -> ValueNames:
+        """What kernels call their values: as the model does."""
+        return ValueNames(value_words(self.captured))
+
     @property
     def texts(self) -> tuple[KernelText, ...]:
         """The kernels as text."""
@@ -160,6 +167,11 @@ class Compilation:
     def tuning(self) -> Mapping[str, object] | None:
         """What the report says of tuning."""
         return self.tuned.facts if self.tuned else None
+
+    @cached_property
+    def names(self) -> ValueNames:
+        """What kernels call their values: as the model does."""
+        return ValueNames(value_words(self.captured))
 
     @property
     def notes(self) -> ForwardNotes:
@@ -235,22 +247,23 @@ def design(
 def _printed(made: Compilation, rules: frozenset[str], choice: TuneChoice) -> Compilation:
     """The same plan with every kernel as chosen for its function, or by default."""
     context = StrategyContext(made.plan.target, made.captured.graph, rules)
-    language = made.plan.target.language
+    language, names = made.plan.target.language, made.names
     nests = [made.layout.nests[kernel.name] for kernel in made.plan.kernels]
 
     def printed(strategies: Sequence[Strategy]) -> tuple[Printed, ...]:
+        in_place = made.layout.in_place
         return tuple(
-            (kernel_text(nest, strategy, made.layout.in_place[nest.kernel.name]), nest, strategy)
+            (kernel_text(nest, strategy, in_place[nest.kernel.name], names), nest, strategy)
             for nest, strategy in zip(nests, strategies, strict=True)
         )
 
     kernels = printed([default_strategy(nest, context) for nest in nests])
-    shared = shared_kernels(kernels, language)
+    shared = shared_kernels(kernels, language, names)
     if choice.strategies:
         groups = shared.function_of
         chosen = [choice.strategies.get(groups[text.name], default) for text, _, default in kernels]
         kernels = printed(chosen)
-        shared = shared_kernels(kernels, language, groups)
+        shared = shared_kernels(kernels, language, names, groups)
     return replace(made, kernels=kernels, shared=shared)
 
 
@@ -540,7 +553,8 @@ class Parts:
     @cached_property
     def shared(self) -> SharedKernels:
         """Which steps run which function, of all parts together."""
-        return shared_kernels(self.kernels, self.machine.language)
+        words = {n: word for made in self.made for n, word in (made.names.words or {}).items()}
+        return shared_kernels(self.kernels, self.machine.language, ValueNames(words))
 
     @property
     def notes(self) -> tuple[PartNotes, ...]:

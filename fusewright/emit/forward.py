@@ -28,6 +28,7 @@ from fusewright.frontend.capture import Captured
 from fusewright.frontend.library_calls import is_float32_contraction, writes_itself
 from fusewright.fusion.batch_counters import call_counters
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan
+from fusewright.fusion.value_words import module_word, variable_of
 from fusewright.ir.graph import (
     BatchSize,
     Graph,
@@ -39,6 +40,7 @@ from fusewright.ir.graph import (
     toposort,
 )
 from fusewright.ir.interpreter import python_text
+from fusewright.ir.origin import calls_of_modules
 from fusewright.loopnest.vector_width import starts_aligned
 
 
@@ -84,6 +86,7 @@ class _ForwardPrinter:
         self.captured, self.plan, self.guard = captured, plan, guard
         self.workspaces, self.function_of = workspaces, function_of
         self.graph = captured.graph
+        self.calls = calls_of_modules(self.graph.origins.values())
         self.bodies = {b.name: b for b in bodies}
         self.expressions: dict[int, Expression] = {}
         self.statements: list[Statement] = []
@@ -175,6 +178,15 @@ class _ForwardPrinter:
             self.expressions[id(n)] = expression(n.row.torch.format(of.text, **pairs), [of])
         return self.expressions[id(n)]
 
+    def _local(self, n: Node, otherwise: str) -> str:
+        """What the variable of a result is to be called: as in the model's text, if it says so."""
+        return variable_of(self.graph, n) or otherwise
+
+    def _called(self, n: Node) -> str:
+        """What a library call is called: as its module, if that is this call, or its function."""
+        short = n.short_name.strip("_") if n.op == "library" else n.op
+        return module_word(self.graph, n, self.calls) or short
+
     def _assign(self, wanted: str, value: Expression) -> Expression:
         """A new variable that holds the value."""
         name = self.guard.names.fresh(wanted)
@@ -196,7 +208,7 @@ class _ForwardPrinter:
         if made or (n.row.kind == "leaf" and n.op != "constant"):
             return self._tensor_expression(n)
         value = self._as_laid_out(self._tensor_expression(n), n)
-        return self._assign(f"{n.op}_result", value)
+        return self._assign(self._local(base(n), f"{n.op}_result"), value)
 
     # -- steps
 
@@ -217,7 +229,9 @@ class _ForwardPrinter:
         if self.plan.precision == "ieee" and is_float32_contraction(n):
             text = f"{Snippet.IEEE}(lambda: {text})"
             snippets.append(Snippet.IEEE)
-        made = self._assign(_short_name(n), expression(text, arguments, snippets))
+        made = self._assign(
+            self._local(n, f"{self._called(n)}_out"), expression(text, arguments, snippets)
+        )
         self.expressions[id(n)] = made
         if any(n is leaf for kernel in self.plan.kernels for leaf in self._walked(kernel)):
             value = self._as_laid_out(made, n)
@@ -237,7 +251,7 @@ class _ForwardPrinter:
                 self.expressions[id(output)] = self._aligned_operand(reused[id(output)], asked)
                 continue
             wanted = f"{kernel.name}_{k}" if len(kernel.outputs) > 1 else kernel.name
-            self._new_memory(output, wanted)
+            self._new_memory(output, self._local(output, wanted))
         self.expressions.update((id(n), self._operand(n.args[0])) for n in kernel.counters)
         written = [self.expressions[id(p.node)] for p in body.pointers if p.written]
         given = [*read, *written, *self._workspace(kernel)]
@@ -361,9 +375,3 @@ def _exposed_memory(graph: Graph) -> set[int]:
 
 def _given(body: KernelText) -> list[Node]:
     return [p.node for p in body.pointers if not p.written]
-
-
-def _short_name(n: Node) -> str:
-    if n.op == "library":
-        return n.short_name.strip("_") + "_out"
-    return f"{n.op}_out"

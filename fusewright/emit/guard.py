@@ -8,6 +8,7 @@ from it, and what was found gets a local name, which the rest of `forward` uses.
 
 from __future__ import annotations
 
+import builtins
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class _Guard:
         words = self.containers.words(trees)
         taken = {*given} | set(self.globals) | set(scope.classes.values()) | words
         self.names = NameScope(taken | {"self", "torch", "type", "repr", "globals", scope.own})
-        self.names.taken |= {"tuple", "len", "vars", "alike"}
+        self.names.taken |= {"alike", *dir(builtins), *scope.values}
         self.values = ValueConditions(type(module).__name__, scope, self.names)
         self.variables = {"": "self"}
         self.locals: dict[str, str] = {}

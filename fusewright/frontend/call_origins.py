@@ -7,42 +7,44 @@ called, the ATen call that this came to, and where the lines of Python are.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from types import CodeType, MappingProxyType
+from collections.abc import Iterable
+from types import CodeType
 
 import torch
 from torch import nn
 
-from fusewright.ir.origin import Origin
-
-# Functions that are written with many others, of which a name says more.
-COMPOSITE = frozenset({"multi_head_attention_forward"})
-# What people call it, where PyTorch has a longer word.
-WORDS: Mapping[str, str] = MappingProxyType(
-    {
-        "rsub": "sub",
-        "scaled_dot_product_attention": "attention",
-        "binary_cross_entropy_with_logits": "binary_cross_entropy",
-        "native_batch_norm_legit": "batch_norm",
-        "native_batch_norm_legit_functional": "batch_norm",
-        "native_batch_norm_legit_no_training": "batch_norm",
-    }
+from fusewright.frontend.assigned_variables import (
+    assigned_variables,
+    computes,
+    frames_of,
+    results_of_functions,
 )
+from fusewright.frontend.call_words import call_word, function_of
+from fusewright.ir.origin import Origin
 
 
 class CallOrigins:
-    """Where the calls of a model's program come from."""
+    """Where the calls of a model's program come from. nodes: of the program, in order."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, nodes: Iterable[torch.fx.Node]) -> None:
         self._file = _file_of(module)
         self._paths: dict[str, list[str]] = {}  # type of a module -> paths, in the model's order
         for path, child in module.named_modules(remove_duplicate=False):
             kind = type(child)
             self._paths.setdefault(f"{kind.__module__}.{kind.__qualname__}", []).append(path)
 
-    def of(self, n: torch.fx.Node) -> Origin:
-        """The origin of one call."""
-        return Origin(self._module(n), _call(n), self._line(n))
+        computed = [n for n in nodes if computes(n)]
+        self._variables = assigned_variables(computed, self._file)
+        self._results = results_of_functions(computed)
+
+    def of(self, n: torch.fx.Node, result: int | None = None) -> Origin:
+        """The origin of one call. result: which one, of a call that returns several."""
+        names, word = self._variables.get(n, ("",)), call_word(n)
+        k = result or 0
+        alone = result is not None or len(names) == 1
+        variable = names[k] if alone and k < len(names) else ""
+        is_result = n in self._results or not function_of(n)[1].endswith(f".{word}")
+        return Origin(self._module(n), word, self._line(n), variable, is_result)
 
     def _module(self, n: torch.fx.Node) -> str:
         """The path of the innermost module. Of a module that has several names, torch.export may
@@ -58,25 +60,11 @@ class CallOrigins:
 
     def _line(self, n: torch.fx.Node) -> int | None:
         """The last line of the model's file that leads to the call."""
-        place = f'File "{self._file}", line '
-        for text in reversed((n.meta.get("stack_trace") or "").splitlines()):
-            head, found, tail = text.partition(place)
-            number = tail.partition(",")[0]
-            if self._file and found and not head.strip() and number.isdecimal():
-                return int(number)
-        return None
+        found = [frame.line for frame in frames_of(n) if self._file and frame.file == self._file]
+        return found[-1] if found else None
 
 
 def _file_of(module: nn.Module) -> str:
     """The file that the model's `forward` is written in; "" if nothing says."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code.co_filename if isinstance(code, CodeType) else ""
-
-
-def _call(n: torch.fx.Node) -> str:
-    """What Python called, or the ATen call where that has no name of its own."""
-    _, _, name = str((n.meta.get("torch_fn") or ("", ""))[1]).rpartition(".")
-    if not name or name.startswith("_") or name in COMPOSITE:
-        name = str(n.meta.get("original_aten") or n.target).removeprefix("aten.").partition(".")[0]
-    name = name.strip("_")
-    return WORDS.get(name, name)

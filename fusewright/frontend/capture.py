@@ -209,12 +209,12 @@ class _GraphBuilder:
         self.effects: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.calls: list[EagerStep] = []
-        self.places = CallOrigins(module)
         self.origins: dict[Node, Origin] = {}
 
     def build(self, program: ExportedProgram) -> Graph:
         inputs = self._leaves(program)
         self.in_place = _written_in_place(program)
+        self.places = CallOrigins(self.module, program.graph.nodes)
         for n in program.graph.nodes:
             if n.op == "call_function":
                 self.values[n] = self._call(n)
@@ -305,9 +305,10 @@ class _GraphBuilder:
 
     def _note_origin(self, n: torch.fx.Node) -> None:
         made = self.values[n]
-        for value in made if isinstance(made, list | tuple) else (made,):
+        several = enumerate(made) if isinstance(made, list | tuple) else [(None, made)]
+        for k, value in several:
             if isinstance(value, TensorExpr) and value.node not in self.origins:
-                claim(self.origins, value.node, self.places.of(n))
+                claim(self.origins, value.node, self.places.of(n, k))
 
     def _number(self, n: torch.fx.Node) -> object:
         """A number that only the data knows."""

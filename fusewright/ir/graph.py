@@ -357,6 +357,7 @@ def claim(origins: dict[Node, Origin], n: Node, origin: Origin) -> None:
         n = waiting.pop()
         if n.row.kind != "leaf" and n not in origins:
             origins[n] = origin
+            origin = origin.inside
             waiting += reversed(n.args)
 
 
@@ -377,7 +378,8 @@ def _carried(origins: Mapping[Node, Origin], new: Mapping[int, Node]) -> Mapping
             found.setdefault(n, origin)
     for n, origin in tuple(found.items()):
         for a in n.args:
-            claim(found, a, origin)
+            if a not in found:
+                claim(found, a, origin.inside)
     return found
 
 

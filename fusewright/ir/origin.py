@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,20 @@ class Origin:
     module: the path of the module that calls, as `layers.0.fc2`; "" for the model itself.
     call: what it calls, in PyTorch's word, as `linear` or `layer_norm`.
     line: of the file of the model's `forward`, where it says so; None where it is not known.
+    variable: what the model's text calls the result, if it gives that name to nothing else.
+    is_result: whether the node is what the call returns, and not computed on the way.
     """
 
     module: str
     call: str
     line: int | None = None
+    variable: str = field(default="", compare=False)
+    is_result: bool = field(default=True, compare=False)
+
+    @property
+    def inside(self) -> Origin:
+        """That of what the call computes on the way."""
+        return replace(self, variable="", is_result=False)
 
 
 def calls_of_modules(origins: Iterable[Origin]) -> Mapping[str, AbstractSet[str]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fusewright.codegen.launch import BodyPolicy, Launch
+from fusewright.codegen.value_names import ValueNames
 from fusewright.fusion.axes import LoopAxes
 from fusewright.fusion.epilogue import Epilogue
 from fusewright.fusion.planner import Kernel
@@ -131,6 +132,12 @@ class KernelFamily(Protocol):
     def launch(self, nest: Nest, strategy: Any, /) -> tuple[BodyPolicy, Launch]:
         """How a kernel is printed and started."""
         ...
+
+    def launch_with(
+        self, nest: Nest, strategy: Any, names: ValueNames, /
+    ) -> tuple[BodyPolicy, Launch]:
+        """`launch`, with these names in what a launch writes of values beside the body."""
+        return self.launch(nest, strategy)
 
     def describe(self, kernel: Kernel, strategy: Any, context: StrategyContext, /) -> Description:
         """What reports say of a kernel."""

@@ -14,6 +14,7 @@ from fusewright.codegen.body import body
 from fusewright.codegen.kernel_symbols import CXX_NAMES
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.shared_kernels import KernelStep, SharedKernels, share
+from fusewright.codegen.value_names import NUMBERED, ValueNames
 from fusewright.errors import InternalError
 from fusewright.fusion.axes import LoopAxes
 from fusewright.fusion.epilogue import Epilogue
@@ -106,30 +107,49 @@ def neighbours(default: Strategy, nest: Nest, context: StrategyContext) -> Seque
 
 
 def kernel_text(
-    nest: Nest, strategy: Strategy, in_place: Sequence[tuple[Node, Node]] = ()
+    nest: Nest,
+    strategy: Strategy,
+    in_place: Sequence[tuple[Node, Node]] = (),
+    names: ValueNames = NUMBERED,
 ) -> KernelText:
-    """A kernel as text; `in_place` pairs (result, leaf whose memory it takes over)."""
-    policy, launch = family_of(nest.kernel).launch(nest, strategy)
-    return body(nest, policy, launch, in_place)
+    """A kernel as text; `in_place` pairs (result, leaf whose memory it takes over).
+
+    names: of its values; numbered, so that kernels that are equal but for these have one text.
+    """
+    policy, launch = family_of(nest.kernel).launch_with(nest, strategy, names)
+    return body(nest, policy, launch, in_place, names)
 
 
 def shared_kernels(
-    kernels: Sequence[Printed], language: str, groups: Mapping[str, str] = NO_GROUPS
+    kernels: Sequence[Printed],
+    language: str,
+    names: ValueNames = NUMBERED,
+    groups: Mapping[str, str] = NO_GROUPS,
 ) -> SharedKernels:
-    """Which of the kernels run which function. groups: what each shares within, by its name."""
-    return share([kernel_step(k, groups.get(k[0].name, "")) for k in kernels], language, CXX_NAMES)
+    """Which of the kernels run which function.
+
+    names: of the values in functions.  groups: what each kernel shares within, by its name.
+    """
+    steps = [kernel_step(kernel, names, groups.get(kernel[0].name, "")) for kernel in kernels]
+    return share(steps, language, CXX_NAMES)
 
 
-def kernel_step(kernel: Printed, group: str = "") -> KernelStep:
+def kernel_step(kernel: Printed, names: ValueNames = NUMBERED, group: str = "") -> KernelStep:
     """A kernel that may be printed under other names."""
     text, nest, strategy = kernel
-    return KernelStep(text.name, partial(_printed_as, nest, strategy, text.in_place), group)
+    printed = partial(_printed_as, nest, strategy, text.in_place)
+    return KernelStep(text.name, partial(printed, NUMBERED), partial(printed, names), group)
 
 
 def _printed_as(
-    nest: Nest, strategy: Strategy, in_place: Sequence[tuple[Node, Node]], name: str
+    nest: Nest,
+    strategy: Strategy,
+    in_place: Sequence[tuple[Node, Node]],
+    names: ValueNames,
+    name: str,
 ) -> KernelText:
-    return kernel_text(replace(nest, kernel=replace(nest.kernel, name=name)), strategy, in_place)
+    kernel = replace(nest.kernel, name=name)
+    return kernel_text(replace(nest, kernel=kernel), strategy, in_place, names)
 
 
 # ---- strategies on disk --------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from fusewright.codegen.kernel_symbols import CXX_NAMES
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.launch import Launch
 from fusewright.codegen.shared_kernels import KernelStep, share
+from fusewright.codegen.value_names import ValueNames
 from fusewright.compiler.pipeline import Compilation, make
 from fusewright.fusion.kernel_names import common_name, shared_names
 from fusewright.kernels.registry import Printed, kernel_step, shared_kernels
@@ -88,12 +89,12 @@ def test_what_is_launched_otherwise_is_not_shared() -> None:
         replace(launch, statements=("const long tiles = 4;",)),
         replace(launch, call=replace(launch.call, template_args=(7,))),
     ):
-        unlike = KernelStep(other.name, partial(_launched, other, changed))
+        unlike = replace(other, numbered=partial(_launched, other, changed))
         assert len(share([one, unlike], "cuda", CXX_NAMES).functions) == 2
 
 
 def _launched(step: KernelStep, launch: Launch, name: str) -> KernelText:
-    return replace(step.printed(name), launch=launch)
+    return replace(step.numbered(name), launch=launch)
 
 
 def test_what_is_overwritten_is_not_shared_with_what_is_not() -> None:
@@ -116,7 +117,7 @@ def test_kernels_share_within_groups() -> None:
     made = of("cpu", ["rows", "rows"], [ROWS, ROWS.clone()])
     names = [kernel.name for kernel in made.plan.kernels]
     groups = {name: name for name in names}
-    assert len(shared_kernels(made.kernels, "cpp", groups).functions) == 2
+    assert len(shared_kernels(made.kernels, "cpp", groups=groups).functions) == 2
 
 
 @pytest.mark.parametrize(
@@ -217,8 +218,8 @@ def test_shared_functions_give_the_bits_of_their_own(
     assert torch.equal(*results)
 
 
-def _alone(kernel: Printed, group: str = "") -> KernelStep:
-    return replace(kernel_step(kernel, group), group=kernel[0].name)
+def _alone(kernel: Printed, names: ValueNames, _: str) -> KernelStep:
+    return kernel_step(kernel, names, kernel[0].name)
 
 
 PARTS = """

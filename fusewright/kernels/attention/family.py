@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fusewright.codegen.launch import BodyPolicy, Launch
+from fusewright.codegen.value_names import ValueNames
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import Graph, Node
 from fusewright.kernels.attention.launch import launch
@@ -51,6 +52,11 @@ class AttentionFamily(TensorCoreFamily):
 
     def launch(self, nest: Nest, tile: AttentionTile, /) -> tuple[BodyPolicy, Launch]:
         return launch(nest, tile)
+
+    def launch_with(
+        self, nest: Nest, tile: AttentionTile, names: ValueNames, /
+    ) -> tuple[BodyPolicy, Launch]:
+        return launch(nest, tile, names)
 
     def describe(
         self, kernel: Kernel, tile: AttentionTile, context: StrategyContext, /

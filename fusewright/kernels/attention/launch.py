@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from fusewright.codegen.cxx_literal import cxx_literal
 from fusewright.codegen.kernel_symbols import score_struct
 from fusewright.codegen.kernel_text import TYPES, compute_type, spelling
 from fusewright.codegen.launch import BodyPolicy, Launch
+from fusewright.codegen.value_names import NUMBERED, KernelNames, Role, ValueNames
 from fusewright.fusion.axes import Load, Strides, TensorWalk
 from fusewright.ir.graph import BatchSize, Node, Size, numel, size_text
 from fusewright.kernels.attention.match import scores, sides
@@ -27,7 +27,9 @@ KINDS = {"matrix": "long", "row": "int", "key": "int"}
 MOST_INT = (1 << 31) - 1
 
 
-def launch(nest: Nest, tile: AttentionTile) -> tuple[BodyPolicy, Launch]:
+def launch(
+    nest: Nest, tile: AttentionTile, names: ValueNames = NUMBERED
+) -> tuple[BodyPolicy, Launch]:
     """How what follows attention is printed, and how both are started."""
     n, name = anchor_of(nest.kernel), nest.kernel.name
     fed = prologue(n)
@@ -37,28 +39,35 @@ def launch(nest: Nest, tile: AttentionTile) -> tuple[BodyPolicy, Launch]:
         (tile.width,),
         (),
         tuple(_arguments(n, scratch(workspace))),
-        tuple(_pointers(n)),
+        (*(f"const float* {factor}" for factor in FACTORS), *_declared(n, names)),
         workspace,
-        structs=(function(n, name),),
-        statements=(_prepared(n, name),),
+        structs=(function(n, name, names),),
+        statements=(_prepared(n, name, names),),
     )
     return KEEP_COMPUTED, launch_tile(nest, tile.vector, fed, call)
 
 
-@cache
-def function(n: Node, name: str) -> str:
+def function(n: Node, name: str, names: ValueNames = NUMBERED) -> str:
     """What the kernel called `name` makes of a score, as a struct."""
-    return _Printer(n).function(name)
+    return _Printer(n, names).function(name)
 
 
-def _pointers(n: Node) -> list[str]:
-    return [*(f"const float* {name}" for name in FACTORS), *_operands(n)]
+def _operands(n: Node, names: ValueNames) -> list[str]:
+    """The pointers to what scores are computed with."""
+    read = scores(n).tensors
+    given = KernelNames(names, read, frozenset(FACTORS))
+    return [given.give(Role.SCORE_OPERAND, k, t) for k, t in enumerate(read)]
 
 
-def _prepared(n: Node, name: str) -> str:
+def _declared(n: Node, names: ValueNames) -> list[str]:
+    both = zip(scores(n).tensors, _operands(n, names), strict=True)
+    return [f"const {TYPES[t.dtype][0]}* {text}" for t, text in both]
+
+
+def _prepared(n: Node, name: str, names: ValueNames) -> str:
     """The statement of the entry before its launch."""
-    names = [f"s{k}" for k in range(len(scores(n).tensors))]
-    return f"const {score_struct(name)} score_mod{{{', '.join([*names, 'batch'])}}};"
+    given = ", ".join([*_operands(n, names), "batch"])
+    return f"const {score_struct(name)} score_mod{{{given}}};"
 
 
 def _arguments(n: Node, workspace: str) -> list[str]:
@@ -70,14 +79,12 @@ def _arguments(n: Node, workspace: str) -> list[str]:
     return ["score_mod", *factors, *map(size_text, sizes), workspace]
 
 
-def _operands(n: Node) -> list[str]:
-    return [f"const {TYPES[t.dtype][0]}* s{k}" for k, t in enumerate(scores(n).tensors)]
-
-
 class _Printer:
-    def __init__(self, n: Node) -> None:
-        self.node, self.scores = n, scores(n)
-        self.pointers = {id(t): f"s{k}" for k, t in enumerate(self.scores.tensors)}
+    def __init__(self, n: Node, names: ValueNames) -> None:
+        self.scores, self.declared = scores(n), _declared(n, names)
+        both = zip(self.scores.tensors, _operands(n, names), strict=True)
+        self.pointers = {id(t): text for t, text in both}
+        self.given = KernelNames(names, self.scores.tensors, frozenset({*COORDINATES, "score"}))
         self.names = {id(self.scores.score): "score"}
         self.reads: dict[str, str] = {}  # text of a value -> its name
         self.lines: list[str] = []
@@ -93,10 +100,10 @@ class _Printer:
         for m in self.scores.members:
             arguments = [self._argument(m, k) for k in range(len(m.args))]
             text = spelling(m, arguments, compute_type(m))
-            self.names[id(m)] = f"v{len(self.names) - 1}"
+            self.names[id(m)] = self.given.give(Role.MEMBER, len(self.names) - 1, m)
             self.lines.append(f"const {compute_type(m)} {self.names[id(m)]} = {text};")
         result = list(self.names.values())[-1]
-        fields = "  ".join(f"{text};" for text in [*_operands(self.node), "long batch"])
+        fields = "  ".join(f"{text};" for text in [*self.declared, "long batch"])
         lines = [
             f"struct {score_struct(name)} {{",
             f"  {fields}",
@@ -132,7 +139,7 @@ class _Printer:
         elif leaf.op == "constant":
             return text
         if text not in self.reads:
-            self.reads[text] = f"x{len(self.reads)}"
+            self.reads[text] = self.given.give(Role.READ, len(self.reads), leaf, text)
             self.lines.append(f"const {compute_type(leaf)} {self.reads[text]} = {text};")
         return self.reads[text]
 
