@@ -168,11 +168,6 @@ class Compilation:
         """What the report says of tuning."""
         return self.tuned.facts if self.tuned else None
 
-    @cached_property
-    def names(self) -> ValueNames:
-        """What kernels call their values: as the model does."""
-        return ValueNames(value_words(self.captured))
-
     @property
     def notes(self) -> ForwardNotes:
         """What the header of the emitted file says."""
