@@ -119,8 +119,8 @@ def _most_live(
 
 # A process with PyTorch, in what it does not share; with a context of CUDA, on the GPU.
 PROCESS: Mapping[str, int] = {"cpu": 150_000_000, "cuda": 600_000_000}
-# Measured with bench/verdicts.py [m: judge-0004, judge-0008, judge-0015, judge-0031].
+# Measured with bench/verdicts.py [m: judge-0004, judge-0008, judge-0015, judge-0031, judge-0050].
 HOST = Copies(2_000_000_000, 18, 16, 12, 6)
-BESIDE_GPU = Copies(4_200_000_000, 8, 13, 8, 0)
-ON_GPU = Copies(10_000_000_000, 18, 20, 24, 0)
+BESIDE_GPU = Copies(4_800_000_000, 8, 13, 8, 0)
+ON_GPU = Copies(10_000_000_000, 22, 25, 24, 0)
 ON_GPU_CONVOLVING = Copies(11_500_000_000, 14, 40, 24, 7)
