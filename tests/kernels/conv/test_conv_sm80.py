@@ -97,8 +97,11 @@ def test_too_many_phases_stay_with_the_library() -> None:
 def test_the_emitted_file(tmp_path: Path) -> None:
     emitted = emit_file(ROOT / "examples" / "conv_relu_bias.py", tmp_path, "sm_80", SIZES)
     head = emitted.text.partition('"""')[0]
-    assert "conv_bias_relu_add  conv, add x2, relu -> [batch, 128, 34, 34]" in head
-    assert "its conv as tf32" in head
+    (row,) = (row for row in emitted.made.notes.rows if row.operators[0] == "conv")
+    assert (row.name, row.operators) == ("conv_bias_relu_add", ("conv", "add x2", "relu"))
+    assert row.shapes == ("[batch, 128, 34, 34]",)
+    assert row.numeric.name == "float32, conv as tf32"
+    assert "tf32: operands rounded to 11 bits" in head
     assert re.search(r"the input .* and conv\.weight .* are packed first", head)
     assert "_fusewright_conv_uses_tf32(" in emitted.text
     assert "cp.async.cg" in emitted.text

@@ -471,9 +471,13 @@ def test_the_emitted_file(emitted: Emitted) -> None:
 
 def test_the_record(emitted: Emitted) -> None:
     head = emitted.text.partition('"""')[0]
-    assert "gemm_add_relu  matmul, add, relu -> [batch, 1024]" in head
+    (row,) = emitted.made.notes.rows
+    assert row.name in head
+    assert (row.name, row.operators) == ("gemm_add_relu", ("matmul", "add", "relu"))
+    assert row.shapes == ("[batch, 1024]",)
     assert "the input [batch, 1024] is packed first" in head
-    assert "its matmul as ieee" in head
+    assert row.numeric.name == "float32, matmul as ieee"
+    assert "ieee: full float32 from float16 terms" in head
     record = emitted.made.record("gemm_add_relu.py")
     assert "fused:  1 steps, 8.39 MB" in record  # x thrice, weight and result once
     assert tiles(emitted.made) == {"gemm_add_relu": packed(64, True, SplitK(96))}  # of 192 rows
