@@ -23,7 +23,7 @@ from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.launch import Launch
 from fusewright.codegen.shared_kernels import KernelStep, share
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import Compilation, _code, make
+from fusewright.compiler.pipeline import Compilation, _code, design, make
 from fusewright.emit.emitted_file import emit_bare_class
 from fusewright.fusion.kernel_names import common_name, shared_names
 from fusewright.kernels.registry import Printed, kernel_step, shared_kernels
@@ -205,6 +205,18 @@ def test_many_blocks_have_the_kernels_of_a_few(target: str, tmp_path: Path) -> N
     assert len(step_reports(many.made.plan, many.made.descriptions)) == len(many.made.plan.steps)
 
 
+def test_a_choice_is_for_all_kernels_of_a_function(tmp_path: Path) -> None:
+    made = emit_text(BLOCKS.format(count=3), tmp_path, "sm_90a").made
+    space = choices(made.kernels, made.shared, made.plan, NO_RULES, lambda _: made.plan)
+    users = Counter(functions(made))
+    name = next(name for name in space.others if users[name] > 1)
+    other = space.others[name][0]
+    chosen = design(made.given, made.plan.target, choice=TuneChoice({name: other}))
+    assert chosen.shared.function_of == made.shared.function_of
+    kinds = {chosen.shared.function_of[text.name]: kind for text, _, kind in chosen.kernels}
+    assert kinds == {**space.defaults, name: other}
+
+
 @pytest.mark.compiler
 def test_shared_functions_give_the_bits_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -280,9 +292,8 @@ def test_a_function_is_timed_over_all_its_calls(
     bench = TuneBench(module, inputs, machine, write)
     assert bench.build([DEFAULT], time.monotonic() + 300) == ("",)
     bench.outputs(DEFAULT)
-    monkeypatch.setattr(
-        "fusewright.tune.bench.time", SimpleNamespace(perf_counter=count().__next__)
-    )
+    clock = SimpleNamespace(perf_counter=count().__next__)
+    monkeypatch.setattr("fusewright.tune.bench.time", clock)
     assert bench.kernel_times(DEFAULT) == Counter(functions(made))
 
 
