@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import textwrap
+import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fusewright.build.fused_module import scope_of
 from fusewright.codegen.kernel_symbols import CXX_NAMES
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.launch import Launch
 from fusewright.codegen.shared_kernels import KernelStep, share
 from fusewright.codegen.value_names import ValueNames
-from fusewright.compiler.pipeline import Compilation, make
+from fusewright.common.problem_file import load_problem
+from fusewright.compiler.pipeline import Compilation, _code, design, make
+from fusewright.emit.emitted_file import emit_bare_class
 from fusewright.fusion.kernel_names import common_name, shared_names
 from fusewright.kernels.registry import Printed, kernel_step, shared_kernels
 from fusewright.report.decision_record import step_reports
 from fusewright.targets.target import TARGETS
-from fusewright.tune.search_space import choices
+from fusewright.tune.bench import CandidateText, TuneBench
+from fusewright.tune.search_space import TuneChoice, choices
+from fusewright.tune.tuner import DEFAULT
 from tests.support.compiled import build, prepare_as_optimize
 from tests.support.emitting import emit_text
 
@@ -197,6 +206,18 @@ def test_many_blocks_have_the_kernels_of_a_few(target: str, tmp_path: Path) -> N
     assert len(step_reports(many.made.plan, many.made.descriptions)) == len(many.made.plan.steps)
 
 
+def test_a_choice_is_for_all_kernels_of_a_function(tmp_path: Path) -> None:
+    made = emit_text(BLOCKS.format(count=3), tmp_path, "sm_90a").made
+    space = choices(made.kernels, made.shared, made.plan, NO_RULES, lambda _: made.plan)
+    users = Counter(functions(made))
+    name = next(name for name in space.others if users[name] > 1)
+    other = space.others[name][0]
+    chosen = design(made.given, made.plan.target, choice=TuneChoice({name: other}))
+    assert chosen.shared.function_of == made.shared.function_of
+    kinds = {chosen.shared.function_of[text.name]: kind for text, _, kind in chosen.kernels}
+    assert kinds == {**space.defaults, name: other}
+
+
 @pytest.mark.compiler
 def test_shared_functions_give_the_bits_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -251,6 +272,30 @@ PARTS = """
     def get_init_inputs():
         return []
 """
+
+
+@pytest.mark.compiler
+def test_a_function_is_timed_over_all_its_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that ticks when it is asked: a call of a kernel takes one tick."""
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    path = tmp_path / "blocks.py"
+    path.write_text(textwrap.dedent(BLOCKS.format(count=3)).lstrip(), encoding="utf-8")
+    problem = load_problem(path)
+    module, inputs, machine = problem.make_model(), problem.make_inputs(), TARGETS["cpu"]
+    made = make(module, inputs, machine)
+
+    def write(_: TuneChoice) -> CandidateText:
+        runtime, forward = _code(made, module, scope_of(module))
+        return CandidateText(runtime, emit_bare_class(runtime, forward), True)
+
+    bench = TuneBench(module, inputs, machine, write)
+    assert bench.build([DEFAULT], time.monotonic() + 300) == ("",)
+    bench.outputs(DEFAULT)
+    clock = SimpleNamespace(perf_counter=count().__next__)
+    monkeypatch.setattr("fusewright.tune.bench.time", clock)
+    assert bench.kernel_times(DEFAULT) == Counter(functions(made))
 
 
 @pytest.mark.compiler
