@@ -187,7 +187,8 @@ def _subclass(part: NewClass) -> list[str]:
 
 
 def _places(part: NewClass) -> list[str]:
-    return wrap(f"{part.name}: ({', '.join(map(_quoted, part.paths))},),", 4)
+    paths = ", ".join(map(_quoted, part.paths))
+    return wrap(f"{part.name}: ({paths}{',' * (len(part.paths) == 1)}),", 4)
 
 
 def _quoted(text: str) -> str:

@@ -82,6 +82,7 @@ def header_of_parts(
         "",
         *_steps([part.notes for part in parts], [part.name for part in parts]),
         *left,
+        "",
         "The constructor, the parameters and the results are the original's, and so is the code of "
         "Model, which stands here as it was written. These submodules have a new `forward`; where "
         "its guard does not hold (other shapes, gradients, autocast, ...), it runs that of their "

@@ -220,6 +220,9 @@ def test_kinds(name: str, tmp_path: Path) -> None:
     assert taken(file) == kind.taken
     assert kind.why in file.record
     assert "left as written: the model" in file.record
+    words = ("\nclass ModelNew(", "\n# ---- kernels", "\n# region support", "\n# endregion\n")
+    places = [file.text.index(word) for word in words]
+    assert places == sorted(places), "the model, its kernels, support"
     assert str(tmp_path) not in file.record + file.text, "the same text, wherever the problem lies"
     assert ("nothing to gain here" in file.record) is not bool(kind.taken)
     assert file.record.splitlines()[-1].strip() in file.text.replace("\n# ", " "), "in the header"
