@@ -4,9 +4,10 @@ Comments, docstrings, white space and the breaking of lines are left aside. Ever
 be equal, token by token: keywords, punctuation, numbers, and strings but for names of code in them.
 No name may become two, and no two may become one, so that nothing is captured or merged: in the
 whole text, or else in each definition of its C++, where what stands at the left margin is one name
-everywhere, and other names are those of parameters, fields and variables. Of the second kind are
-texts in which one word meant two things; that each field is read by its own name, and that nothing
-is called by a name that is no more, a compiler says.
+everywhere, and other names are those of parameters, fields and variables. What a lambda calls its
+parameters is the lambda's own, as what is local to it is a function of Python's. Of the second kind
+are texts in which one word meant two things; that each field is read by its own name, and that
+nothing is called by a name that is no more, a compiler says.
 """
 
 from __future__ import annotations
@@ -123,11 +124,50 @@ def _by_definition(sides: Sequence[tuple[Token, Token]]) -> _Pairing:
     """The names that definitions have; what is no C++ is one definition of its own."""
     heads = _Pairing({}, {})
     for some in _definitions(sides):
-        _pairing(some)
+        _in_scopes(some)
         k = _head([one for one, _ in some])
         if k is not None:
             heads.add(some[k][0].text, some[k][1].text)
     return heads
+
+
+def _in_scopes(sides: Sequence[tuple[Token, Token]]) -> None:
+    """Pair the names of a definition: the parameters of a lambda anew in each, the others in all of
+    it. Raises NotRenamed; so it does where a name inside becomes what another one there is."""
+    whole = _Pairing({}, {})
+    scopes: list[tuple[int, _Pairing]] = []  # where a lambda ends, and what its parameters became
+    for k, (one, other) in enumerate(sides):
+        scopes = [scope for scope in scopes if k < scope[0]]
+        if found := _lambda(sides, k):
+            inside = _Pairing({}, {})
+            for place in found[1]:
+                inside.add(sides[place][0].text, sides[place][1].text)
+            scopes.append((found[0], inside))
+        if one.kind == "name":
+            owners = [s for _, s in scopes if one.text in s.new or other.text in s.old]
+            (owners[-1] if owners else whole).add(one.text, other.text)
+
+
+def _lambda(sides: Sequence[tuple[Token, Token]], k: int) -> tuple[int, list[int]] | None:
+    """Where the lambda that begins at a token ends, and where the names of its parameters are."""
+    texts = [one.text for one, _ in sides[k : k + 4]]
+    if texts[:4] != ["[", "&", "]", "("]:
+        return None
+    places, depth, end = [], 0, k + 3
+    while end < len(sides) and not (depth == 0 and sides[end][0].text == "{"):
+        text = sides[end][0].text
+        arrow = text == ">" and sides[end - 1][0].text == "-"
+        depth += (text in {"(", "<"}) - (text in {")", ">"} and not arrow)
+        if sides[end + 1 : end + 2] and sides[end + 1][0].text in {",", ")"} and depth == 1:
+            places += [end] * (sides[end][0].kind == "name")
+        end += 1
+    depth = 0
+    while end < len(sides):
+        depth += (sides[end][0].text == "{") - (sides[end][0].text == "}")
+        end += 1
+        if depth == 0:
+            break
+    return end, places
 
 
 def _definitions(sides: Sequence[tuple[Token, Token]]) -> Iterator[list[tuple[Token, Token]]]:
@@ -135,6 +175,9 @@ def _definitions(sides: Sequence[tuple[Token, Token]]) -> Iterator[list[tuple[To
     some, depth = list[tuple[Token, Token]](), 0
     for pair in sides:
         text = pair[0].text if pair[0].kind == "other" else ""
+        if pair[0] == Token("other", "def") and depth == 0 and some:
+            yield some
+            some = []
         some.append(pair)
         opens_a_room = text == "{" and depth == 0 and some[0][0].text in ("namespace", "extern")
         if not opens_a_room:

@@ -19,6 +19,7 @@ from fusewright.codegen.kernel_symbols import fallback_struct, symbols
 from fusewright.codegen.kernel_text import (
     ABREAST,
     TYPES,
+    Does,
     KernelText,
     PassText,
     Pointer,
@@ -90,7 +91,7 @@ class _Printer:
         taken = {id(leaf) for _, leaf in self.in_place}
         leaves = [n for n in self.kernel.leaves if id(n) not in taken]
         memory = {id(out): leaf for out, leaf in self.in_place}
-        roles = (
+        roles: tuple[tuple[Role, Does, Sequence[Node]], ...] = (
             (Role.OPERAND, "operand", leaves),
             (Role.RESULT, "result", self.kernel.outputs),
             (Role.COUNTER, "counter", self.kernel.counters),

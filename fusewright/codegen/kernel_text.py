@@ -49,7 +49,7 @@ def compute_type(n: Node) -> str:
     return TYPES[n.dtype][1]
 
 
-Role = Literal["operand", "result", "counter"]
+Does = Literal["operand", "result", "counter"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Pointer:
     name: str
     node: Node
     stored: str
-    role: Role
+    role: Does
 
     @property
     def written(self) -> bool:
@@ -69,7 +69,7 @@ class Pointer:
 
     @property
     def declaration(self) -> str:
-        """`const float* in0` or `float* out0`."""
+        """`const float* x_ptr`; without const, if the kernel writes to it."""
         return f"{'' if self.written else 'const '}{self.stored}* {self.name}"
 
 

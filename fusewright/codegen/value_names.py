@@ -64,7 +64,7 @@ class KernelNames:
     def __init__(
         self, names: ValueNames, leaves: Sequence[Node], taken: AbstractSet[str] = NOBODY
     ) -> None:
-        self._words, self._taken = names.words, set(taken)
+        self._words, self._others, self._taken = names.words, taken, set(taken)
         self._given: dict[tuple[str, Hashable], str] = {}
         self._first: dict[int, str] = {}
         if self._words is not None:
@@ -104,8 +104,8 @@ class KernelNames:
 
     def _fresh(self, pattern: str, word: str) -> str:
         """The word as it is, or else with the first number that nothing has."""
-        numbers = count(1 if is_spoken(pattern.format(word)) else 2)
         name = pattern.format(word)
+        numbers = count(1 if name in self._others or is_spoken(name) else 2)
         while name in self._taken or is_spoken(name):
             name = pattern.format(f"{word}_{next(numbers)}")
         self._taken.add(name)

@@ -176,8 +176,7 @@ def _statements(file: str) -> Mapping[int, _Statement]:
         return {}
     found, lines = dict[int, _Statement](), Counter[int]()
     for function in (f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef)):
-        names = [n.id for n in ast.walk(function) if _is_bound(n)]
-        bound = Counter([*names, *(a.arg for a in ast.walk(function.args) if _is_argument(a))])
+        bound = Counter(name for n in ast.walk(function) if (name := _bound(n)))
         for statement in _simple(function):
             covered = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
             lines.update(covered)
@@ -238,15 +237,13 @@ def _word(e: ast.AST) -> str:
     if isinstance(e, ast.Call):
         name = getattr(e.func, "attr", getattr(e.func, "id", ""))
         return word_of(name)
-    sign = e.op if isinstance(e, ast.BinOp | ast.UnaryOp) else None
     if isinstance(e, ast.Compare) and len(e.ops) == 1:
         return SIGNS.get(type(e.ops[0]), "")
-    return SIGNS.get(type(sign), "")
+    return SIGNS.get(type(e.op), "") if isinstance(e, ast.BinOp | ast.UnaryOp) else ""
 
 
-def _is_bound(n: ast.AST) -> bool:
-    return isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-
-
-def _is_argument(n: ast.AST) -> bool:
-    return isinstance(n, ast.arg)
+def _bound(n: ast.AST) -> str:
+    """The name that a part of a function binds, "" for none."""
+    if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
+        return n.id
+    return n.arg if isinstance(n, ast.arg) else ""

@@ -24,7 +24,9 @@ def value_words(captured: Captured) -> Mapping[Node, tuple[str, ...]]:
     """The name of each node, or the parts of its path."""
     graph = captured.graph
     names = dict(argument_names(captured))
-    words = {n: (identifier(names.get(k, n.op)),) for k, n in enumerate(graph.inputs)}
+    words: dict[Node, tuple[str, ...]] = {
+        n: (identifier(names.get(k, n.op)),) for k, n in enumerate(graph.inputs)
+    }
     calls = calls_of_modules(graph.origins.values())
     for n in (*graph.leaves, *toposort(graph.roots)):
         if n not in words:
