@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from fusewright.common.atomic_write import check_writable
+from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.errors import BadUsage
 from fusewright.targets.target import TARGETS, target
 
@@ -95,6 +96,26 @@ def check_outputs(
         if path is not None:
             taken.add(path.resolve())
             check_writable(path, force=force or path is report)
+
+
+def check_verify(output: Path | None, tune: str | None, *, verify: bool) -> None:
+    """What does not go together with verifying, or with leaving that out."""
+    if verify and output == STANDARD_OUTPUT:
+        raise BadUsage(
+            "--output -: the judge runs a file. Name one, or add --no-verify for the text alone."
+        )
+    if not verify and tune not in (None, "off"):
+        raise BadUsage(
+            f"--tune {tune} runs what it tries, and --no-verify runs nothing: drop one of the two."
+        )
+
+
+def read_text(path: Path) -> str:
+    """A file of Python; BadUsage for one that is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadUsage(f"{path}: this is no file of Python: it is not UTF-8.") from error
 
 
 def check_target(name: str | None) -> None:

@@ -26,7 +26,7 @@ def cuda_source(kernels: Sequence[KernelText], target: Target) -> str:
     for body in kernels:
         texts = [*body.launch.structs, body.text]
         texts += [body.fallback.text] if body.fallback else []
-        parts += ["\n".join(["namespace {", *texts, "}"]), _entry(body)]
+        parts += ["\n".join([*body.notes, "namespace {", *texts, "}"]), _entry(body)]
     generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
     library = target.arch.device_library
     assert library is not None, "a target has a device library"

@@ -38,7 +38,7 @@ from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
 from fusewright.common.timing_lock import Need, Turn
 from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
 from fusewright.compiler.passes import run_passes
-from fusewright.compiler.verdict import output_path, request_for
+from fusewright.compiler.verdict import STANDARD_OUTPUT, output_path, request_for
 from fusewright.emit.emitted_file import (
     GeneratedForward,
     NewClass,
@@ -56,6 +56,7 @@ from fusewright.emit.header import header, header_of_parts, unchanged_header
 from fusewright.emit.python_text import NameScope
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
+from fusewright.frontend.call_origins import source_lines
 from fusewright.frontend.capture import Captured, capture
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
@@ -83,6 +84,7 @@ from fusewright.report.decision_record import (
     explain_parts,
     is_degenerate,
     is_worth_it,
+    notes_of_kernels,
     step_reports,
 )
 from fusewright.report.run_report import OptimizeResult, StepReport
@@ -101,6 +103,7 @@ Progress = Callable[[str], None]
 Settle = Callable[[Need], None]
 TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
 NO_RULES: frozenset[str] = frozenset()
+NOT_ASKED = "the file was neither compiled nor run, as --no-verify asks"
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,11 @@ class Compilation:
     def texts(self) -> tuple[KernelText, ...]:
         """The kernels as text."""
         return tuple(text for text, _, _ in self.kernels)
+
+    def noted(self, module: nn.Module) -> tuple[KernelText, ...]:
+        """The kernels as an emitted file has them. module: of which they are."""
+        notes = notes_of_kernels(self.plan, self.descriptions, source_lines(module))
+        return tuple(replace(text, notes=notes[text.name]) for text in self.texts)
 
     @property
     def tuning(self) -> Mapping[str, object] | None:
@@ -281,7 +289,7 @@ def _code(made: Compilation, module: nn.Module, scope: EmitScope) -> tuple[str, 
     forward = generated_forward(
         made.captured, made.plan, made.texts, made.conditions, module, scope
     )
-    return runtime_block(made.texts, made.plan.target, [forward]), forward
+    return runtime_block(made.noted(module), made.plan.target, [forward]), forward
 
 
 def optimize_file(
@@ -343,6 +351,35 @@ def optimize_file(
         torch.cuda.empty_cache()  # the judge's processes want the memory
         verdict = judging.verdict(progress, turn, compiling.library)
         return replace(outcome, verdict=verdict, tuning=file.tuning)
+
+
+def emit_only(
+    problem_path: Path,
+    *,
+    out: Path | None = None,
+    target: str | None = None,
+    precision: str = "eager",
+    rules: frozenset[str] = NO_RULES,
+    overrides: Mapping[str, str] = NO_OVERRIDES,
+    force: bool = False,
+    progress: Progress = lambda _: None,
+) -> tuple[OptimizeResult, str]:
+    """What `optimize_file` says of the fused file, and its text: nothing is compiled, tuned or
+    judged, and no machine like the target is needed.
+
+    out: as there; STANDARD_OUTPUT: no file is written.
+    """
+    machine, _ = resolve_target(target)
+    out = output_path(problem_path, out)
+    if out != STANDARD_OUTPUT:
+        check_writable(out, force=force)
+    problem, module, given = _load(problem_path, overrides, progress)
+    progress("planning and generating kernels")
+    file = _file(problem, module, given, machine, precision, rules, _as_planned, progress)
+    if out != STANDARD_OUTPUT:
+        write_atomically(out, file.text, force=force)
+    about = file.degenerate, None, file.parts
+    return OptimizeResult(out, file.record, file.reports, None, NOT_ASKED, *about), file.text
 
 
 def _compiled_elsewhere(file: _File, machine: Target, progress: Progress) -> str:
@@ -559,14 +596,15 @@ def _code_of_parts(
     parts: Parts, scope: Callable[[nn.Module, str], EmitScope]
 ) -> tuple[str, list[NewClass]]:
     """The emitted kernels of all parts, and the classes of these."""
-    classes = list[NewClass]()
+    classes, texts = list[NewClass](), list[KernelText]()
     for number, taken in enumerate(parts.chosen.taken, 1):
         name, child = taken.made.name, taken.module
         own = _as_part(scope(child, name), name, number)
         made = taken.made.made
         new = generated_forward(made.captured, made.plan, made.texts, made.conditions, child, own)
         classes.append(NewClass(name, class_text(type(child), own), taken.paths, new))
-    return runtime_block(parts.texts, parts.machine, [c.forward for c in classes]), classes
+        texts += made.noted(child)
+    return runtime_block(texts, parts.machine, [c.forward for c in classes]), classes
 
 
 @dataclass(frozen=True)

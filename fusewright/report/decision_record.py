@@ -25,8 +25,9 @@ from fusewright.ir.library_call import LibraryCall
 from fusewright.ir.origin import calls_of_modules
 from fusewright.kernels.interface import Description
 from fusewright.loopnest.buffer_reuse import BufferReuse
+from fusewright.report.kernel_notes import kernel_notes
 from fusewright.report.run_report import StepReport
-from fusewright.report.step_origins import origins_line
+from fusewright.report.step_origins import lines_of, origins_line
 from fusewright.rewrite import diagonal_matmul
 from fusewright.rewrite.algebra_rules import ALGEBRA, RULES, SPELLING
 
@@ -68,6 +69,21 @@ def step_reports(plan: Plan, descriptions: Mapping[str, Description]) -> tuple[S
     reports = [_report(step, plan.graph, descriptions, results) for step in plan.steps]
     both = zip(plan.steps, reports, strict=True)
     return tuple(_predicted(step, report, plan, descriptions) for step, report in both)
+
+
+def notes_of_kernels(
+    plan: Plan, descriptions: Mapping[str, Description], source: Sequence[str]
+) -> Mapping[str, tuple[str, ...]]:
+    """The comment above each kernel in an emitted file, by name. source: the lines of the file of
+    the model's `forward`; none where nobody knows them."""
+    found = {}
+    for step, report in zip(plan.steps, step_reports(plan, descriptions), strict=True):
+        if isinstance(step, Kernel):
+            numbers = lines_of(step, plan.graph)
+            lines = [source[n - 1] for n in numbers if n <= len(source)]
+            what = amount(report), time_text(report.predicted_s)
+            found[step.name] = kernel_notes(step.name, *what, lines, descriptions[step.name].why)
+    return found
 
 
 def explain_parts(
@@ -179,9 +195,9 @@ def _step_lines(
         if step.node.op == "getitem":
             return []
         shapes = ", ".join(shape_text(n.shape) for n in results[id(step.node)])
-        return [f"  library  {report.name} -> {shapes}: {step.reason}; {_amount(report)}"]
+        return [f"  library  {report.name} -> {shapes}: {step.reason}; {amount(report)}"]
     lines = [
-        f"  {step.name}  {operators(step)}; {_amount(report)}",
+        f"  {step.name}  {operators(step)}; {amount(report)}",
         *(f"           {why}" for why in _why(step, descriptions[step.name], factors)),
     ]
     for _, leaf in layout.in_place[step.name]:
@@ -199,7 +215,8 @@ def _why(kernel: Kernel, found: Description, factors: AbstractSet[int]) -> tuple
     return found.why
 
 
-def _amount(report: StepReport) -> str:
+def amount(report: StepReport) -> str:
+    """What it moves and calculates."""
     return f"{_bytes(report.bytes)}, {_flops(report.flops)}"
 
 
@@ -210,8 +227,8 @@ def _totals(captured: Captured, plan: Plan, reports: Sequence[StepReport]) -> li
     new_time = sum(r.predicted_s for r in reports)
     steps = sum(r.name != "getitem" for r in reports)
     return [
-        f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {_time(old_time)}",
-        f"  fused:  {steps} steps, {_bytes(new_bytes)}, predicted {_time(new_time)}"
+        f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {time_text(old_time)}",
+        f"  fused:  {steps} steps, {_bytes(new_bytes)}, predicted {time_text(new_time)}"
         f" ({old_time / max(new_time, 1e-12):.2f}x)",
     ]
 
@@ -287,5 +304,5 @@ def _flops(count: int) -> str:
     return f"{count} FLOP"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

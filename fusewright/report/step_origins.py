@@ -24,6 +24,12 @@ def origins_line(step: Step, graph: Graph, calls: Mapping[str, AbstractSet[str]]
     return f"from {', '.join([*places[:MOST], *more])}" if places else ""
 
 
+def lines_of(kernel: Kernel, graph: Graph) -> tuple[int, ...]:
+    """The lines of the model's file that its nodes come from, in their order there."""
+    found = (origin_of(graph, m) for m in kernel.members)
+    return tuple(sorted({origin.line for origin in found if origin and origin.line}))
+
+
 def _place(origin: Origin, calls: Mapping[str, AbstractSet[str]]) -> str:
     line = "" if origin.line is None else f" (line {origin.line})"
     if not origin.module:
