@@ -76,7 +76,7 @@ def _file_of(module: nn.Module) -> str:
 
 def source_lines(module: nn.Module) -> list[str]:
     """The lines of that file; none where nobody has them, or where it is PyTorch's own."""
-    pytorchs = type(module).__module__.startswith("torch.")
+    pytorchs = type(module).forward.__module__.startswith("torch.")
     return [] if pytorchs else linecache.getlines(_file_of(module))
 
 

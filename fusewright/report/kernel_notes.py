@@ -14,6 +14,7 @@ Numbers of lines do not stand here: what moves in the model's file leaves the li
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,6 @@ HEAD = re.compile(r"// ---- (\w+): (\d.*), (\d.* (?:T|G|M|)FLOP), predicted (\d.
 FROM, HOW, MORE = "// from: ", "// how:  ", "//       "
 ENTRY = re.compile(r'extern "C" \w+ run_(\w+)\(')
 END = "}"  # at the left margin: of a struct or an entry, but for a namespace's
-OURS = re.compile(r"^# ModelNew: .*by fusewright \S+$", re.MULTILINE | re.DOTALL)
 TABLE = "_FUSEWRIGHT_KERNELS"
 
 
@@ -86,7 +86,7 @@ def _under(head: str, lines: Sequence[str]) -> list[str]:
 
 def emitted_kernels(text: str, name: str) -> tuple[EmittedKernel, ...]:
     """The kernels of an emitted file, in its order; BadUsage for any other. name: of the file."""
-    if not OURS.search(text):
+    if not _is_ours(text):
         raise BadUsage(f"{name}: this is no file that fusewright has written: its header is gone.")
     try:
         tree = ast.parse(text)
@@ -103,6 +103,13 @@ def emitted_kernels(text: str, name: str) -> tuple[EmittedKernel, ...]:
             f"speak of {', '.join(k.name for k in found) or 'none'}. Write the file again."
         )
     return found
+
+
+def _is_ours(text: str) -> bool:
+    """Whether the comment at the top is the header that we write."""
+    head = itertools.takewhile(lambda line: line.startswith("#"), text.split("\n"))
+    words = " ".join(word for line in head for word in line[1:].split())
+    return words.startswith("ModelNew: ") and " by fusewright " in words
 
 
 def _constants(tree: ast.Module) -> Iterator[tuple[str, object]]:
