@@ -18,8 +18,8 @@ def cpp_source(bodies: Sequence[KernelText]) -> str:
     """The whole C++ text of an emitted file."""
     parts = _lifted(bodies)
     for body in bodies:
-        first, *more = [*body.launch.structs, body.text, _entry(body)]
-        parts += ["\n".join([*body.notes, first]), *more]
+        texts = [*body.launch.structs, body.text, _entry(body)]
+        parts += ["\n".join([*body.notes, texts[0]]), *texts[1:]]
     generated = "\n\n".join([*parts, "}  // namespace fusewright"]) + "\n"
     found = words(generated).union(*(body.launch.needs for body in bodies))
     return f"{drop_unreached(sections_for('cpp', found), generated)}\n\n{generated}"
