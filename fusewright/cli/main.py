@@ -219,28 +219,6 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     chosen = frozenset(parse_names("--rules", rules, RULES)) | RESTRICTIONS[algebra]
     overrides = parse_settings(settings)
 
-    def only_write() -> tuple[Report, int]:
-        # What the problem file prints is not the text.
-        with redirect_stdout(sys.stderr), progress(Console(stderr=True)) as step:
-            from fusewright.compiler.pipeline import emit_only
-
-            outcome, text = emit_only(
-                problem,
-                out=output,
-                target=target,
-                precision=precision,
-                rules=chosen,
-                overrides=overrides,
-                force=force,
-                progress=step,
-            )
-        if output == STANDARD_OUTPUT:
-            typer.echo(text, nl=False)
-        else:
-            show_outcome(Output(highlight=False), outcome)
-        say(f"fusewright: not verified: {outcome.why_not}.")
-        return outcome_report(outcome), outcome.exit_code
-
     def work() -> tuple[Report, int]:
         # Importing PyTorch takes its time, here and in the judge's processes: side by side.
         open_one = partial(_judging, problem, output, target, overrides, timing=timing)
@@ -268,7 +246,10 @@ def optimize(  # noqa: PLR0913 -- the options of the command
         show_outcome(Output(highlight=False), outcome)
         return outcome_report(outcome), outcome.exit_code
 
-    return _reported(report_path, work if verify else only_write)
+    if verify:
+        return _reported(report_path, work)
+    given = (problem, output, target, precision, chosen, overrides)
+    return _reported(report_path, partial(_only_write, *given, force=force))
 
 
 @app.command()
@@ -486,6 +467,39 @@ def _reported(path: Path | None, work: Callable[[], tuple[Report, int]]) -> int:
 
 def _at_once(_: Need) -> None:
     """Alone, a run takes what memory there is."""
+
+
+def _only_write(
+    problem: Path,
+    output: Path | None,
+    target: str | None,
+    precision: str,
+    rules: frozenset[str],
+    overrides: Mapping[str, str],
+    *,
+    force: bool,
+) -> tuple[Report, int]:
+    """The file, or its text alone, that nobody compiles or judges."""
+    # What the problem file prints is not the text.
+    with redirect_stdout(sys.stderr), progress(Console(stderr=True)) as step:
+        from fusewright.compiler.pipeline import emit_only
+
+        outcome, text = emit_only(
+            problem,
+            out=output,
+            target=target,
+            precision=precision,
+            rules=rules,
+            overrides=overrides,
+            force=force,
+            progress=step,
+        )
+    if output == STANDARD_OUTPUT:
+        typer.echo(text, nl=False)
+    else:
+        show_outcome(Output(highlight=False), outcome)
+    say(f"fusewright: not verified: {outcome.why_not}.")
+    return outcome_report(outcome), outcome.exit_code
 
 
 def _level(asked: str | None, *, timing: bool) -> str:
