@@ -2,7 +2,7 @@
 
 Entries take pointers (first what is read as a whole, last scratch memory, if a kernel wants them),
 the batch size, the device and the stream, and return a cudaError_t. If a pointer is not aligned for
-vectors, the scalar instantiation runs.
+vectors, the scalar instantiation runs, where a launch has one; else the caller aligns tensors.
 """
 
 from __future__ import annotations

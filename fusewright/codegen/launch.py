@@ -84,8 +84,9 @@ class Launch:
     """How a kernel is started.
 
     call: with accesses of `vector` elements.  scalar: with single elements, where tensors are not
-    aligned or the batch size is no multiple of `batch_multiple`.  vector_tensors: ids of the nodes
-    that are walked by vectors.  workspace: bytes of scratch memory, as Python text, "" for none.
+    aligned or the batch size is no multiple of `batch_multiple`; None: the caller has all tensors
+    aligned.  vector_tensors: ids of the nodes that are walked by vectors.  workspace: bytes of
+    scratch memory, as Python text, "" for none.
     fallback: taken where the call cannot be.  whole_tensors: what the entry takes first.  structs:
     texts of what stands beside the body's.  statements: of the entry, before the call.  needs:
     sections of the device library that no word of the text names.
@@ -102,3 +103,9 @@ class Launch:
     structs: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
     needs: frozenset[str] = frozenset()
+
+    @property
+    def aligned_tensors(self) -> frozenset[int]:
+        """The ids of walked nodes that must start at a multiple of 16 bytes."""
+        whole = self.vector > 1 and self.scalar is None and self.fallback is None
+        return self.vector_tensors if whole else frozenset()

@@ -39,6 +39,7 @@ from fusewright.ir.graph import (
     toposort,
 )
 from fusewright.ir.interpreter import python_text
+from fusewright.loopnest.vector_width import starts_aligned
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class _ForwardPrinter:
         self.statements: list[Statement] = []
         self.dense: dict[int, Expression] = {}
         self.fresh: set[int] = set()
+        self.aligned: dict[int, Expression] = {}
         self.exposed = _exposed_memory(self.graph)
         self.counted = call_counters(plan)
         joints = [n for n in toposort(self.graph.roots) if is_memory_of_pieces(n)]
@@ -225,10 +227,11 @@ class _ForwardPrinter:
     def _kernel(self, kernel: Kernel) -> None:
         body = self.bodies[kernel.name]
         reused = {id(out): leaf for out, leaf in body.in_place}
-        read = [*self._factors(kernel), *(self._operand(n) for n in _given(body))]
+        asked = body.launch.aligned_tensors
+        read = [*self._factors(kernel), *(self._aligned_operand(n, asked) for n in _given(body))]
         for k, output in enumerate(kernel.outputs):
             if id(output) in reused:
-                self.expressions[id(output)] = self._operand(reused[id(output)])
+                self.expressions[id(output)] = self._aligned_operand(reused[id(output)], asked)
                 continue
             wanted = f"{kernel.name}_{k}" if len(kernel.outputs) > 1 else kernel.name
             self._new_memory(output, wanted)
@@ -247,7 +250,8 @@ class _ForwardPrinter:
         value = self._inside(n) if n.placement.inside else self._empty(n)
         self.statements.append(assign(name, value))
         self.expressions[id(n)] = variable(name)
-        self.fresh.add(id(n))
+        if starts_aligned(n):
+            self.fresh.add(id(n))
 
     def _inside(self, n: Node) -> Expression:
         """Its place in the memory of a joined tensor."""
@@ -262,15 +266,19 @@ class _ForwardPrinter:
     def _factors(self, kernel: Kernel) -> list[Expression]:
         """What the kernel reads as a whole, aligned where tensor maps read it."""
         found = self.bodies[kernel.name].launch.whole_tensors
-        tensors = [self._operand(t.node) for t in found]
-        aligned: dict[Expression, Expression] = {}
-        for whole, tensor in zip(found, tensors, strict=True):
-            if whole.aligned and id(whole.node) not in self.fresh and tensor not in aligned:
-                text = f"{Snippet.ALIGNED}({tensor.text})"
-                value = expression(text, [tensor], [Snippet.ALIGNED])
-                aligned[tensor] = self._assign(f"{tensor.text}_aligned", value)
-        both = zip(found, tensors, strict=True)
-        return [aligned.get(tensor, tensor) if t.aligned else tensor for t, tensor in both]
+        aligned = frozenset(id(t.node) for t in found if t.aligned)
+        return [self._aligned_operand(t.node, aligned) for t in found]
+
+    def _aligned_operand(self, n: Node, aligned: frozenset[int]) -> Expression:
+        """The operand, or a copy that is aligned where it has to be. aligned: ids of such nodes."""
+        tensor = self._operand(n)
+        if id(n) not in aligned or id(n) in self.fresh:
+            return tensor
+        if id(n) not in self.aligned:
+            text = f"{Snippet.ALIGNED}({tensor.text})"
+            value = expression(text, [tensor], [Snippet.ALIGNED])
+            self.aligned[id(n)] = self._assign(f"{tensor.text}_aligned", value)
+        return self.aligned[id(n)]
 
     def _walked(self, kernel: Kernel) -> list[Node]:
         """The tensors whose addresses and strides a kernel takes."""

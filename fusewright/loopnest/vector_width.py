@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
-from fusewright.ir.graph import BatchSize, Size
+from fusewright.ir.graph import BatchSize, Node, Size, numel, times
 from fusewright.loopnest.nest import AffineAccess, Nest
 
 ACCESS_BYTES = 16  # of the widest one
@@ -35,6 +35,18 @@ def vector_tensors(nest: Nest, *, staged: bool = False) -> frozenset[int]:
     """The ids of the nodes that are walked by vectors; staged: also of those that lie across."""
     accesses = (*nest.reads.values(), *nest.writes.values())
     return frozenset(id(a.leaf) for a in accesses if a.varies and (a.columns == 1 or staged))
+
+
+def starts_aligned(n: Node) -> bool:
+    """Whether the memory of a kernel's result starts at a multiple of 16 bytes.
+
+    New memory does; a place inside a joined tensor does where all in front of it is so long.
+    """
+    inside = n.placement.inside
+    if inside is None:
+        return True
+    before = times(inside.start, numel(n.shape[inside.dim + 1 :]))
+    return isinstance(before, int) and before * n.dtype.itemsize % ACCESS_BYTES == 0
 
 
 def whole_place(head: Sequence[AffineAccess], nest: Nest) -> AffineAccess:

@@ -12,7 +12,7 @@ from fusewright.ir.graph import Node
 from fusewright.kernels.tensor_core.prologue import Prologue
 from fusewright.loopnest.nest import Nest
 from fusewright.loopnest.reduction_passes import KeepPolicy
-from fusewright.loopnest.vector_width import vector_tensors
+from fusewright.loopnest.vector_width import starts_aligned, vector_tensors
 
 # What is read again is still in shared memory or in L1, but values that cost something are kept.
 KEEP_COMPUTED = BodyPolicy(KeepPolicy(keep=True, min_cost=1, shared_row=False))
@@ -42,12 +42,17 @@ class TileCall:
 
 
 def launch(nest: Nest, vector: int, prologue: Prologue, call: TileCall) -> Launch:
-    """How a contraction and what follows it are started. vector: elements of an access."""
+    """How a contraction and what follows it are started. vector: elements of an access.
+
+    Tensors that are not aligned are copied before, so that nobody waits for a compiler that makes
+    a second kernel for them; only where a result may lie askew in a joined tensor is there one.
+    """
     both = zip(prologue.operands, call.pointers, strict=True)
+    askew = not all(starts_aligned(n) for n in nest.kernel.outputs)
     return Launch(
         call.text(vector),
         vector,
-        call.text(1),
+        call.text(1) if askew else None,
         vector_tensors=vector_tensors(nest),
         workspace=call.workspace,
         whole_tensors=tuple(WholeTensor(p.tensor, text, p.aligned) for p, text in both),
