@@ -32,6 +32,7 @@ from fusewright.cli.options import (
     Settings,
     TargetName,
     Tune,
+    Verify,
     check_file,
     check_outputs,
     check_target,
@@ -203,18 +204,12 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     report_path: ReportPath = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
     timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify/--no-verify", help="no-verify: only write it; compile, tune, judge nothing."
-        ),
-    ] = True,
+    verify: Verify = True,
     line: Annotated[int | None, typer.Option("--turn", hidden=True)] = None,
 ) -> int:
     """Write a file with ModelNew, say which kernels it has and why, verify it and time it."""
     check_verify(output, tune, verify=verify)
-    written = None if output == STANDARD_OUTPUT else output
-    check_outputs(problem, output=written, report=report_path, force=force)
+    check_outputs(problem, output=output, report=report_path, force=force)
     check_target(target)
     chosen = frozenset(parse_names("--rules", rules, RULES)) | RESTRICTIONS[algebra]
     overrides = parse_settings(settings)
@@ -246,10 +241,9 @@ def optimize(  # noqa: PLR0913 -- the options of the command
         show_outcome(Output(highlight=False), outcome)
         return outcome_report(outcome), outcome.exit_code
 
-    if verify:
-        return _reported(report_path, work)
     given = (problem, output, target, precision, chosen, overrides)
-    return _reported(report_path, partial(_only_write, *given, force=force))
+    only_write = partial(_only_write, *given, force=force)
+    return _reported(report_path, work if verify else only_write)
 
 
 @app.command()

@@ -44,6 +44,12 @@ Tune = Annotated[
         "the file is for this machine and is timed, else off, if not given."
     ),
 ]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify/--no-verify", help="no-verify: only write it; compile, tune, judge nothing."
+    ),
+]
 TargetName = Annotated[
     str | None,
     typer.Option(
@@ -89,6 +95,7 @@ def check_outputs(
     *inputs: Path, output: Path | None = None, report: Path | None = None, force: bool = False
 ) -> None:
     """What cannot be written is an error before the work, not after it."""
+    output = None if output == STANDARD_OUTPUT else output
     taken = {path.resolve() for path in inputs}
     for path in (output, report):
         if path is not None and path.resolve() in taken:
