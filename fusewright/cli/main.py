@@ -14,7 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec, TextIO
@@ -32,16 +32,26 @@ from fusewright.cli.options import (
     Settings,
     TargetName,
     Tune,
+    Verify,
     check_file,
     check_outputs,
     check_target,
+    check_verify,
     parse_names,
     parse_settings,
+    read_text,
 )
 from fusewright.common.atomic_write import write_atomically
 from fusewright.common.progress import progress
 from fusewright.common.timing_lock import Need, hold_timing_lock, settle
+from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.errors import BadUsage, FusewrightError, InternalError, NotVerifiable
+from fusewright.report.kernel_notes import (
+    emitted_kernels,
+    kernel_named,
+    kernel_told,
+    kernels_table,
+)
 from fusewright.report.run_report import (
     Report,
     error_report,
@@ -175,7 +185,10 @@ def _kept(text: str) -> str:
 def optimize(  # noqa: PLR0913 -- the options of the command
     problem: ProblemPath,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT.py", help="The file to write.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="OUT.py", help="The file to write; -: to standard output."
+        ),
     ] = None,
     target: TargetName = None,
     precision: Annotated[
@@ -191,9 +204,11 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     report_path: ReportPath = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
     timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
+    verify: Verify = True,
     line: Annotated[int | None, typer.Option("--turn", hidden=True)] = None,
 ) -> int:
     """Write a file with ModelNew, say which kernels it has and why, verify it and time it."""
+    check_verify(output, tune, verify=verify)
     check_outputs(problem, output=output, report=report_path, force=force)
     check_target(target)
     chosen = frozenset(parse_names("--rules", rules, RULES)) | RESTRICTIONS[algebra]
@@ -226,7 +241,9 @@ def optimize(  # noqa: PLR0913 -- the options of the command
         show_outcome(Output(highlight=False), outcome)
         return outcome_report(outcome), outcome.exit_code
 
-    return _reported(report_path, work)
+    given = (problem, output, target, precision, chosen, overrides)
+    only_write = partial(_only_write, *given, force=force)
+    return _reported(report_path, work if verify else only_write)
 
 
 @app.command()
@@ -244,6 +261,27 @@ def explain(
 
     rules = RESTRICTIONS[algebra]
     typer.echo(explain_file(problem, target=target, rules=rules, overrides=overrides).rstrip())
+    return 0
+
+
+@app.command()
+@ends_well
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that optimize has written.")],
+    kernel: Annotated[
+        str | None, typer.Argument(metavar="KERNEL", help="One of its kernels; else, all in brief.")
+    ] = None,
+) -> int:
+    """Say of each kernel of an emitted file what it moves and how long that should take; of one,
+    also which lines of the model ask for it, how it runs, and its text."""
+    check_file(file)
+    kernels = emitted_kernels(read_text(file), str(file))
+    if kernel is not None:
+        typer.echo(kernel_told(kernel_named(kernels, kernel, str(file))))
+    elif kernels:
+        typer.echo(kernels_table(kernels))
+    else:
+        typer.echo("no kernels: PyTorch computes all of it")
     return 0
 
 
@@ -423,6 +461,39 @@ def _reported(path: Path | None, work: Callable[[], tuple[Report, int]]) -> int:
 
 def _at_once(_: Need) -> None:
     """Alone, a run takes what memory there is."""
+
+
+def _only_write(
+    problem: Path,
+    output: Path | None,
+    target: str | None,
+    precision: str,
+    rules: frozenset[str],
+    overrides: Mapping[str, str],
+    *,
+    force: bool,
+) -> tuple[Report, int]:
+    """The file, or its text alone, that nobody compiles or judges."""
+    # What the problem file prints is not the text.
+    with redirect_stdout(sys.stderr), progress(Console(stderr=True)) as step:
+        from fusewright.compiler.pipeline import emit_only
+
+        outcome, text = emit_only(
+            problem,
+            out=output,
+            target=target,
+            precision=precision,
+            rules=rules,
+            overrides=overrides,
+            force=force,
+            progress=step,
+        )
+    if output == STANDARD_OUTPUT:
+        typer.echo(text, nl=False)
+    else:
+        show_outcome(Output(highlight=False), outcome)
+    say(f"fusewright: not verified: {outcome.why_not}.")
+    return outcome_report(outcome), outcome.exit_code
 
 
 def _level(asked: str | None, *, timing: bool) -> str:

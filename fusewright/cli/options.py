@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from fusewright.common.atomic_write import check_writable
+from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.errors import BadUsage
 from fusewright.targets.target import TARGETS, target
 
@@ -41,6 +42,12 @@ Tune = Annotated[
     typer.Option(
         help="Try strategies on this machine: quick, 20 s a problem; full, 5 minutes. Quick where "
         "the file is for this machine and is timed, else off, if not given."
+    ),
+]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify/--no-verify", help="no-verify: only write it; compile, tune, judge nothing."
     ),
 ]
 TargetName = Annotated[
@@ -88,6 +95,7 @@ def check_outputs(
     *inputs: Path, output: Path | None = None, report: Path | None = None, force: bool = False
 ) -> None:
     """What cannot be written is an error before the work, not after it."""
+    output = None if output == STANDARD_OUTPUT else output
     taken = {path.resolve() for path in inputs}
     for path in (output, report):
         if path is not None and path.resolve() in taken:
@@ -95,6 +103,26 @@ def check_outputs(
         if path is not None:
             taken.add(path.resolve())
             check_writable(path, force=force or path is report)
+
+
+def check_verify(output: Path | None, tune: str | None, *, verify: bool) -> None:
+    """What does not go together with verifying, or with leaving that out."""
+    if verify and output == STANDARD_OUTPUT:
+        raise BadUsage(
+            "--output -: the judge runs a file. Name one, or add --no-verify for the text alone."
+        )
+    if not verify and tune not in (None, "off"):
+        raise BadUsage(
+            f"--tune {tune} runs what it tries, and --no-verify runs nothing: drop one of the two."
+        )
+
+
+def read_text(path: Path) -> str:
+    """A file of Python; BadUsage for one that is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadUsage(f"{path}: this is no file of Python: it is not UTF-8.") from error
 
 
 def check_target(name: str | None) -> None:

@@ -31,7 +31,8 @@ def cpp_text(bodies: Sequence[KernelText]) -> SourceText:
 
 def function(body: KernelText) -> str:
     """All that stands in the source for one kernel alone: structs and the entry."""
-    return "\n\n".join([*body.launch.structs, body.text, _entry(body)])
+    first, *others = [*body.launch.structs, body.text, _entry(body)]
+    return "\n\n".join(["\n".join([*body.notes, first]), *others])
 
 
 def _lifted(bodies: Sequence[KernelText]) -> list[str]:

@@ -42,7 +42,7 @@ def function(body: KernelText) -> str:
     """All that stands in the source for one kernel alone: structs, the fallback's, the entry."""
     texts = [*body.launch.structs, body.text]
     texts += [body.fallback.text] if body.fallback else []
-    return "\n\n".join(["\n".join(["namespace {", *texts, "}"]), _entry(body)])
+    return "\n\n".join(["\n".join([*body.notes, "namespace {", *texts, "}"]), _entry(body)])
 
 
 def _library(kernels: Sequence[KernelText], generated: str, target: Target) -> str:

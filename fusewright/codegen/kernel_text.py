@@ -76,7 +76,8 @@ class Pointer:
 @dataclass(frozen=True)
 class KernelText:
     """A kernel as text. passes: over each row.  lifted: functions that it calls for many rows
-    together, and of how many arguments.  fallback: the kernel as its launch's fallback has it."""
+    together, and of how many arguments.  fallback: the kernel as its launch's fallback has it.
+    notes: the comment above it in an emitted file, in lines."""
 
     name: str
     text: str
@@ -87,6 +88,7 @@ class KernelText:
     launch: Launch
     lifted: frozenset[tuple[str, int]] = frozenset()
     fallback: KernelText | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
 from fusewright.common.timing_lock import Need, Turn
 from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
 from fusewright.compiler.passes import run_passes
-from fusewright.compiler.verdict import output_path, request_for
+from fusewright.compiler.verdict import STANDARD_OUTPUT, output_path, request_for
 from fusewright.emit.emitted_file import (
     GeneratedForward,
     NewClass,
@@ -65,6 +65,7 @@ from fusewright.emit.python_text import NameScope
 from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
+from fusewright.frontend.call_origins import source_lines
 from fusewright.frontend.capture import Captured, capture
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
@@ -97,6 +98,7 @@ from fusewright.report.decision_record import (
     is_degenerate,
     is_worth_it,
     left_lines,
+    notes_of_kernels,
     step_reports,
 )
 from fusewright.report.run_report import OptimizeResult, StepReport
@@ -114,8 +116,10 @@ from fusewright.tune.tuner import DEFAULT, cached_or, tune, untuned
 
 Progress = Callable[[str], None]
 Settle = Callable[[Need], None]
+Comment = tuple[str, ...]  # in lines
 TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
 NO_RULES: frozenset[str] = frozenset()
+NOT_ASKED = "the file was neither compiled nor run, as --no-verify asks"
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,12 @@ class Compilation:
     def texts(self) -> tuple[KernelText, ...]:
         """The kernels as text."""
         return tuple(text for text, _, _ in self.kernels)
+
+    def comments(self, module: nn.Module, shared: SharedKernels) -> dict[str, Comment]:
+        """What stands above a function in an emitted file, of the first kernel that it runs, by
+        name. module: of which the kernels are.  shared: of the file."""
+        lines = source_lines(module)
+        return notes_of_kernels(self.plan, self.descriptions, lines, shared.function_of)
 
     @property
     def tuning(self) -> Mapping[str, object] | None:
@@ -328,7 +338,13 @@ def _code(
 ) -> tuple[Runtime, GeneratedForward]:
     """The emitted kernels and the emitted `forward`."""
     forward = _forward(made, made.shared, module, scope)
-    return runtime_block(made.shared.functions, made.plan.target, [forward]), forward
+    functions = _commented(made.shared, made.comments(module, made.shared))
+    return runtime_block(functions, made.plan.target, [forward]), forward
+
+
+def _commented(shared: SharedKernels, comments: Mapping[str, Comment]) -> tuple[KernelText, ...]:
+    """The functions, each under its comment."""
+    return tuple(replace(text, notes=comments[text.name]) for text in shared.functions)
 
 
 def _forward(
@@ -399,6 +415,35 @@ def optimize_file(
         torch.cuda.empty_cache()  # the judge's processes want the memory
         verdict = judging.verdict(progress, turn, compiling.library)
         return replace(outcome, verdict=verdict, tuning=file.tuning)
+
+
+def emit_only(
+    problem_path: Path,
+    *,
+    out: Path | None = None,
+    target: str | None = None,
+    precision: str = "eager",
+    rules: frozenset[str] = NO_RULES,
+    overrides: Mapping[str, str] = NO_OVERRIDES,
+    force: bool = False,
+    progress: Progress = lambda _: None,
+) -> tuple[OptimizeResult, str]:
+    """What `optimize_file` says of the fused file, and its text: nothing is compiled, tuned or
+    judged, and no machine like the target is needed.
+
+    out: as there; STANDARD_OUTPUT: no file is written.
+    """
+    machine, _ = resolve_target(target)
+    out = output_path(problem_path, out)
+    if out != STANDARD_OUTPUT:
+        check_writable(out, force=force)
+    problem, module, given = _load(problem_path, overrides, progress)
+    progress("planning and generating kernels")
+    file = _file(problem, module, given, machine, precision, rules, _as_planned, progress)
+    if out != STANDARD_OUTPUT:
+        write_atomically(out, file.text, force=force)
+    about = file.degenerate, None, file.parts
+    return OptimizeResult(out, file.record, file.reports, None, NOT_ASKED, *about), file.text
 
 
 def _compiled_elsewhere(file: _File, machine: Target, progress: Progress) -> str:
@@ -629,14 +674,15 @@ def _code_of_parts(
     parts: Parts, scope: Callable[[nn.Module, str], EmitScope]
 ) -> tuple[Runtime, list[NewClass]]:
     """The emitted kernels of all parts, and the classes of these."""
-    classes = list[NewClass]()
+    classes, comments = list[NewClass](), dict[str, Comment]()
     for number, taken in enumerate(parts.chosen.taken, 1):
         name, child = taken.made.name, taken.module
         own = _as_part(scope(child, name), name, number)
         new = _forward(taken.made.made, parts.shared, child, own)
+        comments = taken.made.made.comments(child, parts.shared) | comments
         classes.append(NewClass(name, class_text(type(child), own), taken.paths, new))
-    runtime = runtime_block(parts.shared.functions, parts.machine, [c.forward for c in classes])
-    return runtime, classes
+    functions = _commented(parts.shared, comments)
+    return runtime_block(functions, parts.machine, [c.forward for c in classes]), classes
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fusewright.judge.request import Request
 
+STANDARD_OUTPUT = Path("-")  # in place of a file: no file, the text goes there
 TIMING_SECONDS = 5.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
 
 

@@ -149,7 +149,7 @@ _FUSEWRIGHT_LOOKING_ON = (
 
 
 def _fusewright_eager():
-    """Whether none of them looks on."""
+    """Whether nobody looks on, of those in `_FUSEWRIGHT_LOOKING_ON`."""
     return not any(looks_on() for looks_on in _FUSEWRIGHT_LOOKING_ON)
 '''
 

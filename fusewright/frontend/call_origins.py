@@ -7,6 +7,7 @@ called, the ATen call that this came to, and where the lines of Python are.
 from __future__ import annotations
 
 import inspect
+import linecache
 from collections.abc import Iterable
 from types import CodeType
 
@@ -68,3 +69,9 @@ def _file_of(module: nn.Module) -> str:
     """The file that the model's `forward` is written in; "" if nothing says."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code.co_filename if isinstance(code, CodeType) else ""
+
+
+def source_lines(module: nn.Module) -> list[str]:
+    """The lines of that file; none where nobody has them, or where it is PyTorch's own."""
+    pytorchs = type(module).forward.__module__.startswith("torch.")
+    return [] if pytorchs else linecache.getlines(_file_of(module))

@@ -24,6 +24,7 @@ from fusewright.ir.library_call import LibraryCall
 from fusewright.ir.origin import calls_of_modules
 from fusewright.kernels.interface import Description
 from fusewright.loopnest.buffer_reuse import BufferReuse
+from fusewright.report.kernel_notes import kernel_notes
 from fusewright.report.run_report import StepReport
 from fusewright.report.step_facts import (
     Reasons,
@@ -33,7 +34,7 @@ from fusewright.report.step_facts import (
     results_of_calls,
     shapes_of,
 )
-from fusewright.report.step_origins import Pattern, origins_line, origins_pattern
+from fusewright.report.step_origins import Pattern, lines_of, origins_line, origins_pattern
 from fusewright.rewrite import diagonal_matmul
 from fusewright.rewrite.algebra_rules import ALGEBRA, RULES, SPELLING
 
@@ -74,6 +75,24 @@ def step_reports(plan: Plan, descriptions: Mapping[str, Description]) -> tuple[S
     reports = [_report(step, plan.graph, descriptions, results) for step in plan.steps]
     both = zip(plan.steps, reports, strict=True)
     return tuple(_predicted(step, report, plan, descriptions) for step, report in both)
+
+
+def notes_of_kernels(
+    plan: Plan,
+    descriptions: Mapping[str, Description],
+    source: Sequence[str],
+    function_of: Mapping[str, str],
+) -> dict[str, tuple[str, ...]]:
+    """The comment above each function in an emitted file, by name, about the first kernel that it
+    runs. source: the lines of the file of the model's `forward`; none where nobody knows them."""
+    found = dict[str, tuple[str, ...]]()
+    for step, report in zip(plan.steps, step_reports(plan, descriptions), strict=True):
+        if isinstance(step, Kernel) and (name := function_of[step.name]) not in found:
+            numbers = lines_of(step, plan.graph)
+            lines = [source[n - 1] for n in numbers if n <= len(source)]
+            what = amount(report), time_text(report.predicted_s)
+            found[name] = kernel_notes(name, *what, lines, descriptions[step.name].why)
+    return found
 
 
 def explain_parts(
@@ -201,12 +220,13 @@ def _step_text(
         return None
     if isinstance(step, LibraryStep):
         shapes = ", ".join(shapes_of(step.node, results))
-        return StepText("library  ", f" -> {shapes}: {step.reason}; {_amount(report)}")
+        return StepText("library  ", f" -> {shapes}: {step.reason}; {amount(report)}")
     why = reasons.of_kernel(step)
-    return StepText("", f"  {operators(step)}; {_amount(report)}", why)
+    return StepText("", f"  {operators(step)}; {amount(report)}", why)
 
 
-def _amount(report: StepReport) -> str:
+def amount(report: StepReport) -> str:
+    """What it moves and calculates."""
     return f"{_bytes(report.bytes)}, {_flops(report.flops)}"
 
 
@@ -217,8 +237,8 @@ def _totals(captured: Captured, plan: Plan, reports: Sequence[StepReport]) -> li
     new_time = sum(r.predicted_s for r in reports)
     steps = sum(r.name != "getitem" for r in reports)
     return [
-        f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {_time(old_time)}",
-        f"  fused:  {steps} steps, {_bytes(new_bytes)}, predicted {_time(new_time)}"
+        f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {time_text(old_time)}",
+        f"  fused:  {steps} steps, {_bytes(new_bytes)}, predicted {time_text(new_time)}"
         f" ({old_time / max(new_time, 1e-12):.2f}x)",
     ]
 
@@ -309,5 +329,5 @@ def _flops(count: int) -> str:
     return f"{count} FLOP"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -79,3 +79,9 @@ def _part(names: Sequence[str]) -> str:
     many = f"{numbers[0]}..{numbers[-1]}" if len(numbers) > 1 else names[0]
     is_range = numbers[-1] - numbers[0] == len(numbers) - 1
     return f"[{many if is_range else ', '.join(map(str, numbers))}]"
+
+
+def lines_of(kernel: Kernel, graph: Graph) -> tuple[int, ...]:
+    """The lines of the model's file that its nodes come from, in their order there."""
+    found = (origin_of(graph, m) for m in kernel.members)
+    return tuple(sorted({origin.line for origin in found if origin and origin.line}))

@@ -33,6 +33,7 @@ TEXT_IS_READ = {
     "emit/guard_values": "which texts are names; the name of the user's class",
     "emit/model_source": "the user's file",
     "emit/python_text": "characters that no name has",
+    "report/kernel_notes": "an emitted file, all that `show` has of what was decided",
     "judge/evidence/legal_inputs": "messages of PyTorch",
     "judge/isolation/tensor_transport": "the name of the candidate's class",
     "judge/sanitizer": "what compute-sanitizer prints",

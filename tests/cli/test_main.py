@@ -94,6 +94,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "problem.py").write_text(PROBLEM)
     (tmp_path / "candidate.py").write_text("class ModelNew: ...\n")
     (tmp_path / "old.py").write_text("precious = True\n")
+    (tmp_path / "library.so").write_bytes(bytes(range(256)))
     (tmp_path / "old.json").write_text('{"verdict": "refuted"}')
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -243,6 +244,13 @@ USAGE = {
     "optimize problem.py -o absent/new.py": "does not exist",
     "optimize problem.py -o .": "folder",
     "optimize problem.py --report absent/r.json": "does not exist",
+    "optimize problem.py -o -": "--no-verify",
+    "optimize problem.py --no-verify --tune quick": "drop one of the two",
+    "optimize problem.py --no-verify -o old.py": "--force",
+    "show": "FILE",
+    "show absent.py": "no such file",
+    "show old.py": "no file that fusewright has written",
+    "show library.so": "not UTF-8",
     "judge problem.py": "needs two files",
     "judge problem.py absent.py": "no such file",
     "judge absent.py candidate.py": "no such file",
@@ -386,7 +394,7 @@ def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "0 verified or done, 1 refuted, 2 bad usage or unusable problem file, 3" in text
-    for command in ("optimize", "explain", "bench", "judge"):
+    for command in ("optimize", "explain", "show", "bench", "judge"):
         assert command in text
 
 
@@ -432,6 +440,67 @@ def test_unusable_problem(
     for line in marked:
         assert f"{path}:{line}" in err
     assert list(tmp_path.iterdir()) == []
+
+
+def only_written(
+    capsys: pytest.CaptureFixture[str], *arguments: str | Path
+) -> tuple[str, list[str]]:
+    """What `optimize --no-verify` prints, and the lines of what it says beside that."""
+    assert run("optimize", "problem.py", "--no-verify", *arguments) == 3
+    out, err = capsys.readouterr()
+    return out, err.splitlines()
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_80", "sm_90a"])
+def test_the_text_alone(
+    files: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+) -> None:
+    """Without the machine that it is for, without a compiler, and without what the problem says."""
+    problem = files / "problem.py"
+    problem.write_text(problem.read_text() + "\nprint('the problem speaks')\n")
+    monkeypatch.setenv("PATH", str(files))
+    before = {*files.iterdir()}
+    text, said = only_written(capsys, "-o", "-", "--target", target, "--report", "r.json")
+    assert text.startswith(f"# ModelNew: problem.py with fused kernels for {target}")
+    assert "class ModelNew(nn.Module):" in text
+    compile(text, "new.py", "exec")
+    assert said[-1] == (
+        "fusewright: not verified: the file was neither compiled nor run, as --no-verify asks."
+    )
+    assert "the problem speaks" in said
+    assert {*files.iterdir()} - before == {files / "r.json"}
+    report = json.loads((files / "r.json").read_text())
+    assert report["verdict"] == "not-verified"
+    assert [kernel["name"] for kernel in report["kernels"]] == ["relu_add"]
+
+
+def test_a_file_that_nobody_verifies(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the text that goes to standard output, and the record is told."""
+    told, said = only_written(capsys, "-o", "new.py", "--target", "cpu")
+    assert "not-verified: the file was neither compiled nor run" in told
+    assert "relu_add  relu, add -> [batch, 8]" in told
+    assert said[-1].startswith("fusewright: not verified: ")
+    text, _ = only_written(capsys, "-o", "-", "--target", "cpu")
+    assert (files / "new.py").read_text() == text
+
+
+def test_show(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    only_written(capsys, "-o", "new.py", "--target", "sm_80")
+    assert run("show", "new.py") == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["kernel", "bytes", "operations", "predicted", "computes"]
+    assert row.startswith("relu_add  256 B  ")
+    assert row.endswith("relu, add -> [batch, 8]")
+    assert run("show", "new.py", "relu_add") == 0
+    told = capsys.readouterr().out
+    assert "  from: return torch.relu(x) + 1.0\n" in told
+    assert "struct relu_add {" in told
+    assert 'extern "C" int run_relu_add(' in told
+    assert run("show", "new.py", "relu_mul") == 2
+    assert "new.py has no kernel relu_mul: choose among relu_add." in capsys.readouterr().err
 
 
 @pytest.mark.judged
