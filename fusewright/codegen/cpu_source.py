@@ -30,9 +30,9 @@ def cpp_text(bodies: Sequence[KernelText]) -> SourceText:
 
 
 def function(body: KernelText) -> str:
-    """All that stands in the source for one kernel alone: structs and the entry."""
-    first, *others = [*body.launch.structs, body.text, _entry(body)]
-    return "\n\n".join(["\n".join([*body.notes, first]), *others])
+    """All that stands in the source for one kernel alone: its comment, structs and the entry."""
+    texts = [*body.launch.structs, body.text, _entry(body)]
+    return "\n\n".join(["\n".join([*body.notes, texts[0]]), *texts[1:]])
 
 
 def _lifted(bodies: Sequence[KernelText]) -> list[str]:

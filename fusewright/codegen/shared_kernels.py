@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusewright.codegen import cpu_source, cuda_source
-from fusewright.codegen.kernel_text import KernelText, Role
+from fusewright.codegen.kernel_text import Does, KernelText
 from fusewright.fusion.kernel_names import NameRules, shared_names
 
 CANONICAL = "kernel"  # what a kernel is called where kernels are compared
@@ -44,7 +44,7 @@ class FunctionKey:
     needs: frozenset[str]
     workspace: str
     aligned: tuple[bool, ...]
-    roles: tuple[Role, ...]
+    roles: tuple[Does, ...]
     in_place: tuple[int, ...]
 
 

@@ -18,7 +18,7 @@ from fusewright.frontend.capture import Captured
 from fusewright.frontend.float32_precision import allows_tf32
 from fusewright.frontend.library_calls import call_flops
 from fusewright.frontend.submodules import Left
-from fusewright.fusion.planner import LibraryStep, Plan, Step, elements, nbytes
+from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step, elements, nbytes
 from fusewright.ir.graph import Graph, Node, toposort
 from fusewright.ir.library_call import LibraryCall
 from fusewright.ir.origin import calls_of_modules
