@@ -306,7 +306,7 @@ def _alternatives(made: Compilation) -> Named:
     texts: Named = []
     for name, strategies in found.others.items():
         for k, strategy in enumerate(strategies):
-            printed = kernel_text(nests[name], strategy, made.layout.in_place[name])
+            printed = kernel_text(nests[name], strategy, made.layout.in_place[name], made.names)
             texts.append((f"{name}/{k}", _kernels([printed], machine)))
     for stage in found.library:
         other = plans[stage]

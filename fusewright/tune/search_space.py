@@ -69,7 +69,7 @@ def choices(
     machine, others = planned.target, dict[str, list[Strategy]]()
     for printed, nest, default in kernels:
         in_place = layout.in_place[printed.name]
-        seen = {_text(printed, machine)}
+        seen = {_text(kernel_text(nest, default, in_place), machine)}  # names aside
         for other in neighbours(default, nest, context):
             text = _text(kernel_text(nest, other, in_place), machine)
             if text not in seen:
