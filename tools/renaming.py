@@ -143,7 +143,8 @@ def _in_scopes(sides: Sequence[tuple[Token, Token]]) -> None:
             for place in found[1]:
                 inside.add(sides[place][0].text, sides[place][1].text)
             scopes.append((found[0], inside))
-        if one.kind == "name":
+        is_field = k > 0 and sides[k - 1][0].text == "." and one == other
+        if one.kind == "name" and not is_field:
             owners = [s for _, s in scopes if one.text in s.new or other.text in s.old]
             (owners[-1] if owners else whole).add(one.text, other.text)
 

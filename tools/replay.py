@@ -307,7 +307,7 @@ def _alternatives(made: Compilation) -> Named:
     for name, strategies in found.others.items():
         for k, strategy in enumerate(strategies):
             text, nest, _ = users[name]
-            printed = kernel_text(nest, strategy, text.in_place)
+            printed = kernel_text(nest, strategy, text.in_place, made.names)
             texts.append((f"{name}/{k}", _kernels([printed], machine)))
     for stage in found.library:
         other = plans[stage]

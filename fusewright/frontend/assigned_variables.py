@@ -224,9 +224,9 @@ def _shown(e: ast.expr) -> ast.expr:
 @cache
 def _views(name: str) -> bool:
     """Whether a method of tensors may return a view."""
-    if not hasattr(torch.Tensor, name) or not hasattr(torch.ops.aten, name):
+    packet = getattr(torch.ops.aten, name, None) if hasattr(torch.Tensor, name) else None
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
         return False
-    packet = getattr(torch.ops.aten, name)
     schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
     shown = [r.alias_info for schema in schemas for r in schema.returns if r.alias_info]
     return any(not alias.is_write for alias in shown)

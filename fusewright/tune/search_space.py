@@ -78,7 +78,7 @@ def choices(
     machine, others = planned.target, dict[str, list[Strategy]]()
     for name, some in users.items():
         printed, nest, default = some[0]
-        seen = {_text(printed, machine)}
+        seen = {_text(kernel_text(nest, default, printed.in_place), machine)}  # names aside
         for other in neighbours(default, nest, context):
             text = _text(kernel_text(nest, other, printed.in_place), machine)
             if text not in seen and _is_one_function(some, other, machine):

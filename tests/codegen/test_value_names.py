@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,14 @@ from torch.nn import functional as F
 from fusewright.codegen.cpu_source import cpp_source
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_symbols import is_spoken
-from fusewright.codegen.kernel_text import KernelText, words
+from fusewright.codegen.kernel_text import words
 from fusewright.codegen.value_names import LONGEST, NUMBERED, KernelNames, Role, ValueNames, word_of
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import Compilation, make
+from fusewright.compiler.pipeline import make
 from fusewright.ir.graph import Node, node
-from fusewright.kernels.registry import kernel_text
 from fusewright.targets.target import TARGETS
 from tests.support.folders import ROOT
+from tests.support.numbered import numbered
 
 SHAPE = (4,)
 
@@ -101,19 +100,6 @@ class Hazards(nn.Module):
         return torch.tanh(float_of) * torch.sigmoid(exp)
 
 
-def numbered(made: Compilation) -> list[KernelText]:
-    """The same kernels with numbers in place of words."""
-    return [
-        kernel_text(nest, strategy, made.layout.in_place[text.name])
-        for text, nest, strategy in made.kernels
-    ]
-
-
-def shape(text: str) -> str:
-    """A text without its names, so far as they are not the library's."""
-    return re.sub(r"\b[A-Za-z_]\w*", lambda found: found[0] if is_spoken(found[0]) else "n", text)
-
-
 def problems() -> dict[str, tuple[nn.Module, list[object]]]:
     found: dict[str, tuple[nn.Module, list[object]]] = {
         "hazards": (Hazards(), [torch.randn(8, 16)])
@@ -132,7 +118,7 @@ PROBLEMS = problems()
 def test_words_reach_the_same_library_as_numbers_do(name: str, target: str) -> None:
     module, inputs = PROBLEMS[name]
     made = make(module, inputs, TARGETS[target])
-    texts, plain = list(made.texts), numbered(made)
+    texts, plain = list(made.texts), list(numbered(made).texts)
     sources = [
         cpp_source(some) if target == "cpu" else cuda_source(some, TARGETS[target])
         for some in (texts, plain)

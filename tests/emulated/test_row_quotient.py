@@ -20,6 +20,7 @@ from fusewright.codegen.kernel_symbols import entry
 from fusewright.targets.target import TARGETS
 from tests.kernels.rowwise.test_cluster_rows import planned, softmax
 from tests.support.emulator.threads import library_of
+from tests.support.numbered import numbered
 
 PROGRAM = r"""
 static unsigned bits(float x) { return __builtin_bit_cast(unsigned, x); }
@@ -98,7 +99,7 @@ def test_ordinary_quotients_are_not_called_for_again(library: ctypes.CDLL) -> No
 
 
 def text_of(function: object, x: Tensor, machine: str = "sm_90a") -> str:
-    return cuda_source(planned(function, x, machine).texts, TARGETS[machine])
+    return cuda_source(numbered(planned(function, x, machine)).texts, TARGETS[machine])
 
 
 def test_which_divisions_are_taken_apart() -> None:
@@ -124,7 +125,7 @@ def test_a_map_divides_by_a_constant_to_the_bit(tmp_path: Path) -> None:
     x = torch.randn(33, 516)
     made = planned(lambda x: x / 3.0, x, "sm_90a")
     (kernel,) = made.texts
-    text = cuda_source(made.texts, TARGETS["sm_90a"])
+    text = cuda_source(numbered(made).texts, TARGETS["sm_90a"])
     assert "denominator d0(3.0f);" in text
     x[::3, ::7] = torch.tensor([0.0, -0.0, 1e-40, 3e-38, float("inf"), -float("inf"), 3e38] * 11)[
         :74

@@ -17,6 +17,7 @@ from fusewright.compiler.pipeline import Compilation, make
 from fusewright.targets.target import TARGETS
 from tests.support.agreement import disagreements
 from tests.support.compiled import ready
+from tests.support.numbered import numbered
 
 COUNT = "if (row == 0) *count0 += "
 
@@ -80,7 +81,7 @@ def counted(made: Compilation) -> list[list[str]]:
 def test_each_norm_counts_its_own_calls(target: str) -> None:
     made = planned(norms(), target)
     assert [c for c in counted(made) if c] == [["0.num_batches_tracked"], ["2.num_batches_tracked"]]
-    text = cuda_source(made.texts, TARGETS[target])
+    text = cuda_source(numbered(made).texts, TARGETS[target])
     assert COUNT + "1;" in text
 
 
@@ -104,7 +105,7 @@ def test_a_cpu_counts_apart() -> None:
 def test_what_counts(change: Callable[[State, Tensor], Tensor], expected: int) -> None:
     made = planned(State(change))
     assert sum(map(len, counted(made))) == expected
-    assert (COUNT + "3;" in cuda_source(made.texts, TARGETS["sm_90a"])) == expected
+    assert (COUNT + "3;" in cuda_source(numbered(made).texts, TARGETS["sm_90a"])) == expected
 
 
 class Grown(nn.Module):

@@ -102,4 +102,4 @@ def test_a_kernel_belongs_to_a_family(target: str, families: set[str]) -> None:
     for text, nest, strategy in made.kernels:
         assert strategy == default_strategy(nest, context)
         assert strategy not in neighbours(strategy, nest, context)
-        assert text == kernel_text(nest, strategy, made.layout.in_place[text.name])
+        assert text == kernel_text(nest, strategy, made.layout.in_place[text.name], made.names)

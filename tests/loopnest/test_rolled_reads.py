@@ -16,6 +16,7 @@ from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.pipeline import make
 from fusewright.targets.target import TARGETS
 from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log
+from tests.support.numbered import numbered
 
 ARCHS = ["-std=c++17", *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ("80", "90a"))]
 
@@ -35,7 +36,7 @@ class Rolled(nn.Module):
 def text_of(model: nn.Module, *shape: int, target: str = "sm_90a") -> str:
     made = make(model, [torch.empty(shape)], TARGETS[target])
     assert len(made.kernels) == 1
-    return cuda_source(made.texts, TARGETS[target])
+    return cuda_source(numbered(made).texts, TARGETS[target])
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from fusewright.kernels.registry import neighbours
 from fusewright.targets.target import TARGETS
 from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log
 from tests.support.emulator.threads import library_of
+from tests.support.numbered import numbered
 
 ARCHS = ["-std=c++17", *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in ("80", "90a"))]
 HALF, WHOLE, BYTE = torch.float16, torch.int32, torch.uint8
@@ -137,7 +138,7 @@ def test_what_is_turned_is_not_written_in_place() -> None:
     """The kernel overwrites what it reads along its rows, and other blocks read what is turned."""
     for row, places in ((UPDATE, 1), ("s.copy_(s.t() * 0.5 + x) + 0", 0)):
         made = make(Across(row, (64, 64)), [tensor((64, 64))], TARGETS["sm_90a"])
-        ((body, _, strategy),) = made.kernels
+        ((body, _, strategy),) = numbered(made).kernels
         assert isinstance(strategy, StagedMap)
         assert (strategy.batch_multiple, len(body.in_place)) == (1, places)
         assert "staged<0>(in0, row, 64)" in body.text or not places

@@ -28,6 +28,7 @@ from fusewright.kernels.rowwise.strategy import (
 from fusewright.targets.target import TARGETS
 from tests.support.agreement import disagreements, error
 from tests.support.compiled import ready
+from tests.support.numbered import numbered
 
 HOPPER = TARGETS["sm_90a"]
 Function = Callable[[Tensor], Tensor]
@@ -119,7 +120,7 @@ def test_rows_as_long_as_the_batch_have_one_at_its_size() -> None:
     made = make(nn.BatchNorm2d(96), [torch.empty(4, 96, 100, 100)], HOPPER)
     found = strategy_of(made)
     assert found == ClusterRow(8, 256, 4, fixed_batch=4)
-    entry = cuda_source(made.texts, HOPPER).split('extern "C"')[1]
+    entry = cuda_source(numbered(made).texts, HOPPER).split('extern "C"')[1]
     assert "if (batch != 4 || !aligned<4>(in2, out2)) {" in entry
     assert "run_rows<1024, 4>(body, 96, device, stream)" in entry
     assert "run_rows_cluster<8, 256, 4>(body, 96, device, stream)" in entry

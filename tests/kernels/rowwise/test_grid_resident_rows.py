@@ -41,6 +41,7 @@ from tests.kernels.rowwise.test_cluster_rows import (
 )
 from tests.support.agreement import disagreements
 from tests.support.cuda_compilers import compile_text
+from tests.support.numbered import numbered
 
 HOPPER = TARGETS["sm_90a"]
 MILLION = 1 << 20
@@ -110,7 +111,7 @@ def test_a_number_of_a_row_that_changes_in_place_has_one_block() -> None:
 
 def test_the_entry_says_where_rows_are_gathered() -> None:
     made = planned(softmax, torch.empty(64, MILLION), "sm_80")
-    text = cuda_source(made.texts, TARGETS["sm_80"])
+    text = cuda_source(numbered(made).texts, TARGETS["sm_80"])
     entry = text.split('extern "C"')[1]
     scratch = "body, batch, workspace, device, stream"
     assert "if (!aligned<4>(in0, out0) || !fits_grid<64, 512>(device)) {" in entry
@@ -124,7 +125,9 @@ def test_rows_as_long_as_the_batch_are_kept_at_its_size() -> None:
     """The running numbers change in place, but only who writes them uses them."""
     made = make(nn.BatchNorm2d(4), [torch.empty(256, 4, 64, 64)], HOPPER)
     assert strategy_of(made) == GridResidentRow(64, 512, 4, fixed_batch=256)
-    body, entry = cuda_source(made.texts, HOPPER).rpartition("namespace {")[2].split('extern "C"')
+    body, entry = (
+        cuda_source(numbered(made).texts, HOPPER).rpartition("namespace {")[2].split('extern "C"')
+    )
     assert "fixed<256, 4096>" in body
     assert "span(batch, 4096)" in body
     assert "if (batch != 256 || !aligned<4>(in2, out2) || !fits_grid<64, 512>(device)) {" in entry

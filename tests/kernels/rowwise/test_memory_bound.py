@@ -25,6 +25,7 @@ from tests.kernels.rowwise.test_cluster_rows import (
 )
 from tests.support.agreement import disagreements
 from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log
+from tests.support.numbered import numbered
 
 HOPPER = TARGETS["sm_90a"]
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
@@ -35,7 +36,7 @@ def made_of(function: Function, *shape: int) -> Compilation:
 
 
 def entry_of(made: Compilation) -> str:
-    return cuda_source(made.texts, HOPPER).split('extern "C"')[1]
+    return cuda_source(numbered(made).texts, HOPPER).split('extern "C"')[1]
 
 
 @pytest.mark.slow
@@ -59,7 +60,7 @@ def test_threads_of_light_rows(function: Function, columns: int, threads: int, o
     made = made_of(function, 1000, columns)
     found = strategy_of(made)
     assert (found.threads, isinstance(found, RowPerTeam) and found.load_once) == (threads, once)
-    assert ("load_once(in0" in made.kernels[0][0].text) == once
+    assert ("load_once(in0" in numbered(made).kernels[0][0].text) == once
 
 
 @pytest.mark.parametrize(("rows", "threads"), [(64, 128), (1024, 128), (8192, 32)])
@@ -123,7 +124,7 @@ class Added(nn.Module):
 
 def test_tensors_that_are_reduced_first_are_asked_for_together() -> None:
     given = [torch.empty(32, 2048, 7, 7) for _ in "xy"]
-    made = make(Added(), given, HOPPER)
+    made = numbered(make(Added(), given, HOPPER))
     name, text = made.texts[0].name, cuda_source(made.texts, HOPPER)
     body, again = text.split(f"struct {name} ")[1].split(f"struct {name}_again ")
     loads, *moments = body.split("team.moments(")

@@ -33,6 +33,7 @@ from tests.kernels.rowwise.test_cluster_rows import (
 )
 from tests.support.agreement import disagreements
 from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log
+from tests.support.numbered import numbered
 
 HOPPER = TARGETS["sm_90a"]
 MILLION, ROWS = 1 << 20, 70
@@ -99,8 +100,8 @@ def test_other_machines_have_none() -> None:
 
 def text_of(made: Compilation) -> tuple[str, str]:
     """The struct of the only kernel, and its entry."""
-    (kernel,) = made.texts
-    _, found = cuda_source(made.texts, HOPPER).split(f"struct {kernel.name} ")
+    (kernel,) = numbered(made).texts
+    _, found = cuda_source(numbered(made).texts, HOPPER).split(f"struct {kernel.name} ")
     body, entry = found.split('extern "C"')
     return body, entry
 
