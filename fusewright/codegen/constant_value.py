@@ -32,8 +32,24 @@ BUILTIN = frozenset({"float", "double", "int", "bool", "char", "long", "short", 
 _MOST = 2**31 - 1
 _NUMBER = re.compile(r"(0[xX][\da-fA-F]+|[1-9]\d*|0)[lL]*")
 _PRECEDENCE = {
-    **{"||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7},
-    **{">=": 7, "<<": 8, ">>": 8, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10},
+    "||": 1,
+    "&&": 2,
+    "|": 3,
+    "^": 4,
+    "&": 5,
+    "==": 6,
+    "!=": 6,
+    "<": 7,
+    ">": 7,
+    "<=": 7,
+    ">=": 7,
+    "<<": 8,
+    ">>": 8,
+    "+": 9,
+    "-": 9,
+    "*": 10,
+    "/": 10,
+    "%": 10,
 }
 _NUMBERS: dict[str, Callable[[int, int], int]] = {
     "|": lambda a, b: a | b,
@@ -43,8 +59,8 @@ _NUMBERS: dict[str, Callable[[int, int], int]] = {
     ">": lambda a, b: int(a > b),
     "<=": lambda a, b: int(a <= b),
     ">=": lambda a, b: int(a >= b),
-    "<<": lambda a, b: a << b if 0 <= a and 0 <= b < 31 else _MOST + 1,
-    ">>": lambda a, b: a >> b if 0 <= a and 0 <= b < 31 else _MOST + 1,
+    "<<": lambda a, b: a << b if a >= 0 and 0 <= b < 31 else _MOST + 1,
+    ">>": lambda a, b: a >> b if a >= 0 and 0 <= b < 31 else _MOST + 1,
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
@@ -191,7 +207,7 @@ class _Reader:
                 self.k = self.code.behind_group(self.k)
                 return UNKNOWN
             listed = self.code.template_list(self.k) if self.word() == "<" else None
-            if listed and listed[1] <= self.end and self._is_template(steps, word, listed[0]):
+            if listed and listed[1] <= self.end and self._is_template(steps, word):
                 self.k = listed[1]
                 steps.append(Step(word, tuple(listed[0])))
             else:
@@ -200,8 +216,8 @@ class _Reader:
                 return self.lookup(self.code, steps)
             self.k += 1
 
-    def _is_template(self, steps: list[Step], word: str, arguments: list[Range]) -> bool:
-        """Whether a `<` behind a name opens its arguments; what lookup knows about it, it says."""
+    def _is_template(self, steps: list[Step], word: str) -> bool:
+        """Whether a `<` behind a name opens its arguments: it does not, behind a number."""
         asked = self.lookup(self.code, [*steps, Step(word, None)])
         return not isinstance(asked, int)
 
@@ -217,7 +233,11 @@ def _combined(operator: str, left: Value, right: Value) -> Value:
     if isinstance(left, Unknown) or isinstance(right, Unknown):
         return UNKNOWN
     if operator in ("==", "!="):
-        if isinstance(left, Type) and isinstance(right, Type) and (left.arguments or right.arguments):
+        if (
+            isinstance(left, Type)
+            and isinstance(right, Type)
+            and (left.arguments or right.arguments)
+        ):
             return UNKNOWN
         return int((left == right) == (operator == "=="))
     if isinstance(left, Type) or isinstance(right, Type):
