@@ -23,7 +23,9 @@ from fusewright.codegen.kernel_text import NO_CODE
 Kind = Literal["type", "function", "constant", "alias", "opaque"]
 _BESIDE = ("__launch_bounds__", "__attribute__", "alignas", "decltype", "noexcept")
 _BEFORE = {"return", "else", "case", "throw", "typename", "new", "delete", "operator", "template"}
-_DOUBLE = re.compile(r"[\d.]+(?:[eE][+-]?\d+)?|0[xX][\da-fA-F.]+[pP][+-]?\d+")
+_DOUBLE = re.compile(
+    r"(?:\d*\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|0[xX][\da-fA-F.]+[pP][+-]?\d+)[lL]?"
+)
 _TYPES = {"struct", "class", "union"}
 _OPAQUE = {"static_assert", "namespace", "}", "friend"}
 _MACRO = "FUSEWRIGHT_"
@@ -309,7 +311,7 @@ def _named(
         return _constant(code, span, parent, at, parameters, special)
     closes = code.partner[k]
     opens = next((j for j in range(closes, span[1]) if code.words[j] == "{"), span[1])
-    unit = Unit(code, "function", name, span, parent, parameters, None, (), (k + 1, closes))
+    unit = Unit(code, "function", name, span, parent, parameters, own, (), (k + 1, closes))
     unit.body, unit.at = (opens, span[1]), at
     return unit
 

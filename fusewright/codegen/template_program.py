@@ -207,6 +207,8 @@ class Program:
     def _deduced(self, unit: Unit, arguments: Arguments, outer: Scope) -> Scope | None:
         """Of a function: what stands in its signature may be anything."""
         listed = unit.parameters
+        if unit.special is not None:
+            return {}
         if len(arguments) > len(listed) and not any(p.pack for p in listed):
             return None
         if any(_unlike(p, a) for p, a in zip(listed, arguments, strict=False) if not p.pack):
