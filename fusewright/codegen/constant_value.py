@@ -207,7 +207,7 @@ class _Reader:
                 self.k = self.code.behind_group(self.k)
                 return UNKNOWN
             listed = self.code.template_list(self.k) if self.word() == "<" else None
-            if listed and listed[1] <= self.end and self._is_template(steps, word, listed[0]):
+            if listed and listed[1] <= self.end and self._is_template(steps, word):
                 self.k = listed[1]
                 steps.append(Step(word, tuple(listed[0])))
             else:
@@ -216,8 +216,8 @@ class _Reader:
                 return self.lookup(self.code, steps)
             self.k += 1
 
-    def _is_template(self, steps: list[Step], word: str, arguments: list[Range]) -> bool:
-        """Whether a `<` behind a name opens its arguments; what lookup knows about it, it says."""
+    def _is_template(self, steps: list[Step], word: str) -> bool:
+        """Whether a `<` behind a name opens its arguments: it does not, behind a number."""
         asked = self.lookup(self.code, [*steps, Step(word, None)])
         return not isinstance(asked, int)
 

@@ -1,7 +1,7 @@
-"""A text of C++ -> its words, with the brackets, statements and template arguments found in them.
+"""A text of C++ -> its words, and the brackets, statements and template arguments among them.
 
-Nothing is looked up: what a word means is `template_program.py`'s business. Comments and white space are
-left out, and a line of the preprocessor is one word.
+Nothing is looked up: what a word means, others know. Comments and white space are left out, and a
+line of the preprocessor is one word.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Code:
 
 
 def read(text: str) -> Code:
-    """The words of a text; a bracket without a partner, as a namespace has, is a word like others."""
+    """The words of a text; a bracket without a partner is a word like others."""
     code = Code(text)
     stack = list[int]()
     for match in _TOKEN.finditer(text):
@@ -125,8 +125,7 @@ def read(text: str) -> Code:
         code.ends.append(match.end())
         if word in _OPENS:
             stack.append(k)
-        elif word in _OPENS.values():
-            if stack and _OPENS[code.words[stack[-1]]] == word:
-                code.partner[k] = stack[-1]
-                code.partner[stack.pop()] = k
+        elif stack and _OPENS[code.words[stack[-1]]] == word:
+            code.partner[k] = stack[-1]
+            code.partner[stack.pop()] = k
     return code

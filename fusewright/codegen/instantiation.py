@@ -1,8 +1,8 @@
 """Device library + generated text -> the definitions and the branches that the text instantiates.
 
-A template's argument often decides what of its body is ever run: which operand is split, whether a sum
-is shared between blocks. Where that is so for all of its uses, the reader gets the branch that is taken,
-and not the others nor what only they call. Machine code is the same with and without.
+A template's argument often decides what of its body is ever run: which operand is split, whether a
+sum is shared between blocks. Where all of its uses say the same, the reader gets the branch that is
+taken, and not the others, nor what only they call. Machine code is the same with and without.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Text of a definition -> its units: a function, type, constant or alias, and the members of a type.
+"""Text of a definition -> its units: a function, type, constant or alias, and a type's members.
 
-A unit is what can be there or not: a definition at the left margin, or a member of a type that others
-call by its name. What its text says about constants, types and conditions is found here, once;
-`template_program.py` goes through it for each set of template arguments.
+A unit is what can be there or not: a definition at the left margin, or a member of a type that
+others call by its name. What its text says about constants, types and conditions is found here,
+once; `template_program.py` goes through it for each list of template arguments.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from fusewright.codegen.kernel_text import NO_CODE
 Kind = Literal["type", "function", "constant", "alias", "opaque"]
 _BESIDE = ("__launch_bounds__", "__attribute__", "alignas", "decltype", "noexcept")
 _BEFORE = {"return", "else", "case", "throw", "typename", "new", "delete", "operator", "template"}
+_DOUBLE = re.compile(
+    r"(?:\d*\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|0[xX][\da-fA-F.]+[pP][+-]?\d+)[lL]?"
+)
 _TYPES = {"struct", "class", "union"}
 _OPAQUE = {"static_assert", "namespace", "}", "friend"}
 _MACRO = "FUSEWRIGHT_"
@@ -56,11 +59,14 @@ class Condition(NamedTuple):
 
 
 class Mention(NamedTuple):
-    """A name, and the template arguments behind it; None: it has none. is_member: of something."""
+    """A name, and the template arguments behind it; None: it has none. is_member: of something.
+    is_scoped: of a type or a namespace.  is_call: whether something is done with it."""
 
     name: str
     arguments: tuple[Range, ...] | None
-    is_member: bool
+    is_member: bool = False
+    is_scoped: bool = False
+    is_call: bool = True
 
 
 class Declared(NamedTuple):
@@ -91,8 +97,8 @@ class Unit:
     """One thing that is called by its name.
 
     span: its words, without what stands before it.  special: of a specialisation, its arguments.
-    bases: what a type is derived from.  signature: where a function's parameters are.  body: what is
-    in braces.  members: those that can go.  values: the constants and types that a type has.
+    bases: what a type is derived from.  signature: where a function's parameters are.  body: what
+    is in braces.  members: those that can go.  values: the constants and types that a type has.
     """
 
     code: Code
@@ -172,18 +178,28 @@ class Unit:
             return Declared(values) if values else None
         if word == "using" and code.at(k + 2) == "=":
             return Declared(((code.words[k + 1], (k + 3, code.statement_end(k) - 1)),))
+        if _DOUBLE.fullmatch(word):
+            return Mention("double", None)
+        return self._of_name(k) if word.isidentifier() else None
+
+    def _of_name(self, k: int) -> Event:
+        code, word = self.code, self.code.words[k]
         if word.startswith(_MACRO) and code.at(k + 1) == "(":
             return Macro(tuple(f"{w}_of" for w in code.words[k + 2 : code.partner[k + 1]]))
-        if word.isidentifier():
-            listed = code.template_list(k + 1) if code.at(k + 1) == "<" else None
-            is_member = code.at(k - 1) in (".", "->", "::", "template")
-            return Mention(word, tuple(listed[0]) if listed else None, is_member)
-        return None
+        listed = code.template_list(k + 1) if code.at(k + 1) == "<" else None
+        before = code.at(k - 1)
+        return Mention(
+            "double" if "double" in word else word,  # __hiloint2double brings one, too
+            tuple(listed[0]) if listed else None,
+            is_member=before in (".", "->", "::", "template"),
+            is_scoped=before == "::",
+            is_call=bool(listed) or code.at(k + 1) == "(",
+        )
 
 
 @lru_cache(maxsize=4096)
 def unit_of(text: str) -> Unit:
-    """The unit of one definition; the same for the same text, of which files have much in common."""
+    """The unit of one definition; known for a text that was here before, as most were."""
     code = read(text)
     return _unit(code, (0, len(code.words)), None)
 
@@ -295,7 +311,7 @@ def _named(
         return _constant(code, span, parent, at, parameters, special)
     closes = code.partner[k]
     opens = next((j for j in range(closes, span[1]) if code.words[j] == "{"), span[1])
-    unit = Unit(code, "function", name, span, parent, parameters, None, (), (k + 1, closes))
+    unit = Unit(code, "function", name, span, parent, parameters, own, (), (k + 1, closes))
     unit.body, unit.at = (opens, span[1]), at
     return unit
 
@@ -380,14 +396,17 @@ def _find_members(unit: Unit) -> None:
                 unit.values.update(member.values)
             elif member.kind == "alias" and not member.is_template:
                 unit.values[member.name] = member.body
-            elif member.kind in ("function", "type") and _can_go(code, member, unit):
+            elif _can_go(code, member, unit):
                 unit.members.append(member)
         k = end
 
 
 def _can_go(code: Code, member: Unit, unit: Unit) -> bool:
+    """Whether a member is a function or a template that is only there for who calls its name."""
+    if member.kind == "type":
+        return member.is_template
     words = code.words[slice(*member.span)]
-    return member.name != unit.name and "~" not in words[:4] and "friend" not in words
+    return member.kind == "function" and member.name != unit.name and "~" not in words[:4]
 
 
 def _member_end(code: Code, k: int, most: int) -> int:

@@ -1,9 +1,10 @@
-"""Units -> which of them a text reaches, with which template arguments, and what their conditions are.
+"""Units -> which of them a text reaches, with which template arguments, and what is decided there.
 
 The text is gone through as a compiler would instantiate it, but without types of expressions: a
-template gets every list of arguments that stands behind its name in what is reached, and unknown ones
-where none stands there or one has no known value. A branch that is decided for a list of arguments
-is not looked into for that list. A member goes in where its name stands anywhere in what is reached.
+template gets every list of arguments that stands behind its name in what is reached, and unknown
+ones where none stands there, or one has no known value. A branch that is not taken for a list of
+arguments is not looked into for that list. A member is reached where its name stands behind a dot
+or in a type, whatever is meant.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Program:
         self.reached: dict[Unit, dict[Arguments, Scope]] = {}
         self.decided = defaultdict[Unit, dict[int, set[bool | None]]](lambda: defaultdict(set))
         self._mentions = defaultdict[str, dict[Arguments | None, None]](dict)
+        self._of_members = defaultdict[str, dict[Arguments | None, None]](dict)
         self._queue = list[tuple[Unit, Scope]]()
         self._waiting = dict[Unit, dict[Arguments, Scope]]()
         self._depth = 0
@@ -72,6 +74,17 @@ class Program:
 
     # ---- what is reached -------------------------------------------------------------------------
 
+    def mention_member(self, name: str, arguments: Arguments | None) -> None:
+        """A name stands in what is reached where a type's member can be meant."""
+        known = self._of_members[name]
+        if arguments in known:
+            return
+        known[arguments] = None
+        for unit in self.named.get(name, ()):
+            if unit.parent is not None:
+                for outer, scope in list(self.reached.get(unit.parent, {}).items()):
+                    self._instantiate(unit, arguments, scope, outer)
+
     def mention(self, name: str, arguments: Arguments | None) -> None:
         """A name stands in what is reached, with these arguments or none."""
         known = self._mentions[name]
@@ -82,9 +95,6 @@ class Program:
         for unit in self.named.get(name, ()):
             if unit.parent is None:
                 self._instantiate(unit, arguments, {}, ())
-            else:
-                for outer, scope in list(self.reached.get(unit.parent, {}).items()):
-                    self._instantiate(unit, arguments, scope, outer)
         if first:
             for unit in [u for u in self._waiting if not self.absent_types(u)]:
                 for own, scope in self._waiting.pop(unit).items():
@@ -94,6 +104,7 @@ class Program:
         """Names of macros, and what these make of them."""
         for name in event.names:
             self.mention(name, None)
+            self.mention_member(name, None)
         if isinstance(event, Directive) and event.pasted:
             for name in [n for n in self.named if n.startswith(event.pasted)]:
                 self.mention(name, None)
@@ -123,7 +134,7 @@ class Program:
         known[arguments] = scope
         self._queue.append((unit, scope))
         for member in unit.members:
-            for asked in list(self._mentions.get(member.name, ())):
+            for asked in list(self._of_members.get(member.name, ())):
                 self._instantiate(member, asked, scope, arguments)
 
     def absent_types(self, unit: Unit) -> bool:
@@ -151,6 +162,7 @@ class Program:
             if all(u.kind == "type" and u.parent is None for u in units)
         }
         plain = {name for name in types if not any(map(_is_constructed, self.named[name]))}
+        plain.add("double")
         # A list of arguments behind a name is only read as one behind the first template so called.
         kept = {name for unit in self.units for name in _called_with_braces(unit.code)}
         kept |= {
@@ -195,6 +207,8 @@ class Program:
     def _deduced(self, unit: Unit, arguments: Arguments, outer: Scope) -> Scope | None:
         """Of a function: what stands in its signature may be anything."""
         listed = unit.parameters
+        if unit.special is not None:
+            return {}
         if len(arguments) > len(listed) and not any(p.pack for p in listed):
             return None
         if any(_unlike(p, a) for p, a in zip(listed, arguments, strict=False) if not p.pack):
@@ -417,7 +431,11 @@ class _Walk:
                 arguments = tuple(
                     self.program.value(self.unit, part, self.scope) for part in event.arguments
                 )
-        self.program.mention(event.name, arguments)
+        if not event.is_member or event.is_scoped:
+            self.program.mention(event.name, arguments)
+        inside = self.unit.kind == "type" or self.unit.parent is not None
+        if event.is_member or (inside and event.is_call):
+            self.program.mention_member(event.name, arguments)
 
     def _declare(self, event: Declared) -> None:
         for name, part in event.values:
@@ -553,18 +571,10 @@ def _is_constructed(unit: Unit) -> bool:
 
 
 def _called_with_braces(code: Code) -> Iterator[str]:
-    """The names of functions that are called with `{...}` as an argument."""
+    """The names of functions that are called with `{...}` as an argument, without others before."""
     for k, word in enumerate(code.words):
-        if word == "(" and k and (code.at(k - 1).isidentifier() or code.at(k - 1) == ">"):
-            if any(code.words[a] == "{" for a, b in code.split(k + 1, code.partner[k]) if a < b):
-                name = k - 1
-                while name > 0 and not code.words[name].isidentifier():
-                    name -= 1
-                if code.at(k - 1) == ">":  # f<a, b>({...}): the word before its arguments
-                    while name > 0 and not (
-                        code.at(name + 1) == "<"
-                        and (listed := code.template_list(name + 1))
-                        and listed[1] == k
-                    ):
-                        name -= 1
-                yield code.words[name]
+        called = word == "(" and code.at(k - 1).isidentifier()
+        if called and any(
+            code.words[a] == "{" for a, b in code.split(k + 1, code.partner[k]) if a < b
+        ):
+            yield code.words[k - 1]
