@@ -36,7 +36,7 @@ from fusewright.codegen.library_units import (
     unknown_arguments,
 )  # fmt: skip
 
-MOST = 24  # lists of arguments of one template, beyond which all are unknown
+MOST_LISTS = 24  # lists of arguments of one template, beyond which all are unknown
 DEPTH = 40  # of names that are looked up for each other
 
 Arguments = tuple[Value, ...]
@@ -126,7 +126,7 @@ class Program:
         known = self.reached.setdefault(unit, {})
         if arguments in known:
             return
-        if len(known) >= MOST:
+        if len(known) >= MOST_LISTS:
             arguments = (UNKNOWN,) * len(arguments)
             if arguments in known:
                 return

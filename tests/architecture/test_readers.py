@@ -22,13 +22,18 @@ ENVIRONMENT = {
 READERS = {"ast": {"parse", "literal_eval"}, "re": None, "tokenize": None}  # None: all of them
 TEXT_IS_READ = {
     "common/problem_file": "the user's file and the values of --set",
+    "frontend/assigned_variables": "the user's file: what results are called there",
     "frontend/export": "messages of PyTorch",
     "frontend/refusals": "messages of PyTorch",
     "frontend/side_effects": "the user's functions: the line that changes something",
     "frontend/understood_functions": "the user's functions",
     "codegen/body": "words of a kernel choose the names that it declares",
+    "codegen/constant_value": "the device library: what its constants come to",
+    "codegen/cxx_code": "the device library: its words",
     "codegen/dead_code": "the device library: definitions that no kernel reaches",
+    "codegen/kernel_symbols": "the names that operators are spelt with",
     "codegen/kernel_text": "words of a kernel choose sections of the device library",
+    "codegen/library_units": "the device library: types whose names end in their kind",
     "emit/formatter": "a statement is spelt as `ruff format` would",
     "emit/guard_values": "which texts are names; the name of the user's class",
     "emit/model_source": "the user's file",

@@ -60,7 +60,7 @@ def test_the_header_names_calls_of_pytorch_and_why() -> None:
     (shown,) = (line for line in lines if "sort" in line)
     assert shown.startswith("PyTorch ")
     assert shown.endswith(f" {number}")
-    kernels = {text.name for text in made.texts}
+    kernels = {function.name for function in made.shared.functions}
     assert {row.name for row in made.notes.rows} - {""} <= kernels
     assert any("ieee: full float32" in line for line in lines)
     assert "  the batch size is free (2 or more)" in lines
