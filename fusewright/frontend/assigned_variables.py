@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -224,7 +225,7 @@ def _shown(e: ast.expr) -> ast.expr:
 @cache
 def _views(name: str) -> bool:
     """Whether a method of tensors may return a view."""
-    packet = getattr(torch.ops.aten, name, None) if hasattr(torch.Tensor, name) else None
+    packet: Any = getattr(torch.ops.aten, name, None) if hasattr(torch.Tensor, name) else None
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return False
     schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
