@@ -24,7 +24,7 @@ Kind = Literal["type", "function", "constant", "alias", "opaque"]
 _BESIDE = ("__launch_bounds__", "__attribute__", "alignas", "decltype", "noexcept")
 _BEFORE = {"return", "else", "case", "throw", "typename", "new", "delete", "operator", "template"}
 _DOUBLE = re.compile(
-    r"(?:\d*\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|0[xX][\da-fA-F.]+[pP][+-]?\d+)[lL]?"
+    r"(?:(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|0[xX][\da-fA-F.]+[pP][+-]?\d+)[lL]?"
 )
 _TYPES = {"struct", "class", "union"}
 _OPAQUE = {"static_assert", "namespace", "}", "friend"}
@@ -405,8 +405,9 @@ def _can_go(code: Code, member: Unit, unit: Unit) -> bool:
     """Whether a member is a function or a template that is only there for who calls its name."""
     if member.kind == "type":
         return member.is_template
-    words = code.words[slice(*member.span)]
-    return member.kind == "function" and member.name != unit.name and "~" not in words[:4]
+    words = code.words[member.span[0] : member.at]
+    special = member.name == unit.name or "~" in words or "friend" in words
+    return member.kind == "function" and not special
 
 
 def _member_end(code: Code, k: int, most: int) -> int:

@@ -1,0 +1,69 @@
+"""Problem files -> how long their emitted files are: `python tools/emitted_sizes.py zoo examples`.
+
+For each target: the median and the largest length of the whole file, of the generated kernels in it
+and of the device library's part, in letters. Nothing is compiled, and no GPU is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same texts with and without a GPU
+
+from fusewright.common.problem_file import load_problem
+from fusewright.compiler.pipeline import emitted_text, make
+from fusewright.errors import FusewrightError
+from fusewright.frontend.example_arguments import example
+from fusewright.targets.target import TARGETS
+
+PROGRAM = re.compile(r'_FUSEWRIGHT_(?:CUDA|CPP) = r"""(.*?)"""', re.DOTALL)
+
+
+def lengths(path: Path, target: str) -> tuple[int, int]:
+    """Of the emitted file, and of the C++ or CUDA in it."""
+    problem = load_problem(path)
+    module = problem.make_model()
+    text = emitted_text(make(module, example(problem), TARGETS[target]), module, problem)
+    program = PROGRAM.search(text)
+    return len(text), len(program[1]) if program else 0
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("paths", type=Path, nargs="+", help="problem files, or folders of them")
+    parser.add_argument(
+        "--every", type=int, default=1, metavar="N", help="each Nth file of a folder"
+    )
+    parser.add_argument("--target", action="append", choices=sorted(TARGETS))
+    asked = parser.parse_args(words)
+    files = [
+        file
+        for path in asked.paths
+        for file in (sorted(path.glob("*.py"))[:: asked.every] if path.is_dir() else [path])
+    ]
+    for target in asked.target or ("cpu", "sm_80", "sm_90a"):
+        found = dict[Path, tuple[int, int]]()
+        for file in files:
+            try:
+                found[file] = lengths(file, target)
+            except FusewrightError as error:
+                print(f"{file}: {error}", file=sys.stderr)
+        if not found:
+            return 1
+        whole, program = zip(*found.values(), strict=True)
+        longest = max(found, key=lambda file: found[file])
+        print(
+            f"{target:8} {len(found)} files: median {median(whole):.0f}, "
+            f"of which C++ {median(program):.0f}; largest {max(whole)} ({longest})"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
