@@ -124,12 +124,12 @@ template <class T> FN T apart(T p) {
   asm("" : "+l"(p));
   return p;
 }
-// U vectors of every operand: all fetches, then all calls, then all stores, so that the fetches overlap.
-// With GUARDED, only those that are `live` exist; where the others may be read, stores alone are guarded. The sink takes what
-// the lambda returns, a vector or all U at a time.
 template <class Sink> constexpr bool takes_bursts = false;
 template <class Place> constexpr bool reads_all = false;
 template <class F> constexpr bool may_be_inexact = false;  // a lambda that stores, and may have to be called again before
+// U vectors of every operand: all fetches, then all calls, then all stores, so that the fetches overlap.
+// With GUARDED, only those that are `live` exist; where the others may be read, stores alone are guarded. The sink takes what
+// the lambda returns, a vector or all U at a time.
 template <bool GUARDED, int W, int U, class Place, class Sink, class F, class... Packets>
 FN void visit(const Place (&at)[U], const bool (&live)[U], Sink& sink, const F& f, Packets... packet) {
   constexpr bool CHECKED = GUARDED && !reads_all<Place>;
