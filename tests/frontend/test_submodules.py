@@ -220,7 +220,8 @@ def test_kinds(name: str, tmp_path: Path) -> None:
     assert taken(file) == kind.taken
     assert kind.why in file.record
     assert "left as written: the model" in file.record
-    words = ("\nclass ModelNew(", "\n# ---- kernels", "\n# region support", "\n# endregion\n")
+    support = ("\n# ---- kernels", "\n# region support", "\n# endregion\n")
+    words = ("\nclass ModelNew(", *(support if kind.taken else ()))
     places = [file.text.index(word) for word in words]
     assert places == sorted(places), "the model, its kernels, support"
     assert str(tmp_path) not in file.record + file.text, "the same text, wherever the problem lies"
