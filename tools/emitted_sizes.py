@@ -22,16 +22,16 @@ from fusewright.errors import FusewrightError
 from fusewright.frontend.example_arguments import example
 from fusewright.targets.target import TARGETS
 
-PROGRAM = re.compile(r'_FUSEWRIGHT_(?:CUDA|CPP) = r"""(.*?)"""', re.DOTALL)
+PROGRAM = re.compile(r'_FUSEWRIGHT_(?:CUDA|CPP|DEVICE_LIBRARY) = r"""(.*?)"""', re.DOTALL)
 
 
 def lengths(path: Path, target: str) -> tuple[int, int]:
     """Of the emitted file, and of the C++ or CUDA in it."""
     problem = load_problem(path)
     module = problem.make_model()
-    text = emitted_text(make(module, example(problem), TARGETS[target]), module, problem)
-    program = PROGRAM.search(text)
-    return len(text), len(program[1]) if program else 0
+    made = make(module, example(problem).inputs, TARGETS[target])
+    text = emitted_text(made, module, problem)
+    return len(text), sum(map(len, PROGRAM.findall(text)))
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -226,7 +226,7 @@ def _shown(e: ast.expr) -> ast.expr:
 def _views(name: str) -> bool:
     """Whether a method of tensors may return a view."""
     packet: Any = getattr(torch.ops.aten, name, None) if hasattr(torch.Tensor, name) else None
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
+    if not issubclass(type(packet), torch._ops.OpOverloadPacket):
         return False
     schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
     shown = [r.alias_info for schema in schemas for r in schema.returns if r.alias_info]
