@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from fusewright.codegen.dead_code import drop_unreached, for_nvcc
 from fusewright.codegen.device_library import sections_for
-from fusewright.codegen.instantiation import only_instantiated
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.codegen.source_text import SourceText, source_text
@@ -35,7 +34,7 @@ def cuda_text(kernels: Sequence[KernelText], target: Target) -> SourceText:
     parts = [function(body) for body in kernels]
     generated = "\n\n".join(parts)
     library = for_nvcc(_library(kernels, generated, target))
-    return source_text(only_instantiated(library, generated), parts)
+    return source_text(drop_unreached(library, generated), parts)
 
 
 def function(body: KernelText) -> str:

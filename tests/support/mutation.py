@@ -82,20 +82,24 @@ class Mutant:
         return f"{self.subject.stem}-{self.operator.name}-{self.number}"
 
 
+KERNELS = re.compile(r'^_FUSEWRIGHT_(?:CPP|CUDA) = r"""\n(.*?)"""$', re.MULTILINE | re.DOTALL)
+LIBRARY = re.compile(r'^_FUSEWRIGHT_DEVICE_LIBRARY = r"""\n(.*?)"""$', re.MULTILINE | re.DOTALL)
+GLUE = re.compile(r"^class ModelNew\b.*?(?=^# ---- kernels|\Z)", re.MULTILINE | re.DOTALL)
+
+
 def regions(source: str) -> dict[str, tuple[int, int]]:
-    """Where kernels, skeleton and Python glue stand; a region that is missing is left out."""
-    entry = re.search(r'^extern "C" \w+ run_(\w+)\(', source, re.MULTILINE)
-    first = entry and re.search(rf"^struct {entry[1]} \{{", source, re.MULTILINE)
-    skeleton = re.search(r"^namespace fusewright \{", source, re.MULTILINE)
-    model = re.search(r"^class ModelNew\b", source, re.MULTILINE)
+    """Where kernels, skeleton and Python glue stand; a region that is missing is left out.
+
+    Of the kernels, from the first struct to the last entry.
+    """
     found = {}
-    if first:
-        end = source.rfind('extern "C"', first.start())
-        found["kernel"] = (first.start(), end if end >= 0 else len(source))
-        if skeleton:
-            found["skeleton"] = (skeleton.start(), first.start())
-    if model:
-        found["glue"] = (model.start(), len(source))
+    if kernels := KERNELS.search(source):
+        first = source.index("\nstruct ", *kernels.span(1))
+        found["kernel"] = (first, source.rindex('extern "C"', *kernels.span(1)))
+    if library := LIBRARY.search(source):
+        found["skeleton"] = library.span(1)
+    if glue := GLUE.search(source):
+        found["glue"] = glue.span()
     return found
 
 
