@@ -26,7 +26,7 @@ def cuda_source(kernels: Sequence[KernelText], target: Target) -> str:
 
 
 def cuda_text(kernels: Sequence[KernelText], target: Target) -> SourceText:
-    """The CUDA text of an emitted file, in two: what nvcc instantiates of the same.
+    """The CUDA text of an emitted file, in two.
 
     The structs have no name outside of it: what a device function remembers per kernel would
     otherwise be one variable for all files in a process whose kernels have the same name.
