@@ -570,8 +570,9 @@ def test_the_strict_job_is_one_launch(target: str, tmp_path: Path) -> None:
     text = (tmp_path / "new.py").read_text(encoding="utf-8")
     assert text.count("return run_gemm_unpacked<") == 1, "with vectors alone"
     assert "pack_rows" not in text
-    assert "workspace" not in text.split("namespace {")[-1]
-    forward = text[text.index("    def forward(") :]
+    model, _, rest = text.partition("# ---- kernels")
+    assert "workspace" not in rest.partition("# region support")[0]
+    forward = model[model.index("    def forward(") :]
     assert forward.count('run["') == 1
     assert re.findall(r"(\w+) = (?:torch\.|_fusewright_)empty", forward) == ["gemm_add_relu"]
     for tensor in ("x", "gemm_weight", "bias"):

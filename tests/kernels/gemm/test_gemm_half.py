@@ -175,6 +175,7 @@ def test_a_file_for_16_bits_keeps_every_rule(tmp_path: Path) -> None:
     text = (tmp_path / "new.py").read_text(encoding="utf-8")
     assert '_FUSEWRIGHT_KERNELS = {"gemm_bias_relu": 4}' in text
     assert "_fusewright_full_float32" not in text
-    assert text.partition("def forward(")[2].count("_fusewright_empty(") == 1
+    forward = text.partition("def forward(")[2].partition("# ---- kernels")[0]
+    assert forward.count("_fusewright_empty(") == 1
     assert {f"{name} = _fusewright_aligned({name[:-8]})" in text for name in ALIGNED} == {True}
-    assert "its matmul as bf16" in text.partition("import torch")[0]
+    assert "matmul as bf16" in " ".join(text.partition("import torch")[0].split())
