@@ -120,6 +120,8 @@ def test_three_dimensions(dtype: torch.dtype) -> None:
     conv = nn.Conv3d(32, 64, 3, padding=1)
     layer, x = laid_out(conv, (4, 32, 6, 24, 24), True)
     module, x = Tailed(layer).to(dtype), x.to(dtype)
+    if not layer(x).is_contiguous(memory_format=torch.channels_last_3d):
+        pytest.skip("eager lays such results out otherwise on this processor")
     before, _ = staged(module, (x,), lambda g: g, "nothing")
     after = convolution(before, GPU, probe=lambda _: True)
     assert kernels(after) == ["mul", "conv add relu add"]
