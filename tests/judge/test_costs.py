@@ -21,7 +21,7 @@ MOST = {
 }
 # The same of one whose calls are costly on paper: most have three rows of 4,096, which are 1 MB.
 COSTLY = Counts("cpu", 60.0, 30.0, 1.0, 30.0, 60.0, few=3)
-# Float64 runs are 219 where this processor's eager sums so that the candidate passes with a borrowed
+# Float64 runs are 219 where a processor's eager sums so that the candidate passes with a borrowed
 # sensitivity, and 374 where draws want one of their own.
 MOST_OF_COSTLY = {
     "calls": 182,
