@@ -32,11 +32,21 @@ def _resolved(library: str, generated: str) -> str:
     units = [unit_of(d.text) for d in given]
     program = Program([*units, *fixed_units(generated)])
     program.run()
+    special = {unit.name for unit in program.reached if unit.special is not None}
     kept = list[tuple[Definition, str]]()
     for d, unit in zip(given, units, strict=True):
-        if not unit.name or unit in program.reached:
-            kept.append((d, _Rewriting(program, unit).text() if unit.name else d.text))
+        if not unit.name:
+            kept.append((d, d.text))
+        elif unit in program.reached:
+            kept.append((d, _Rewriting(program, unit).text()))
+        elif unit.name in special and unit.kind == "type" and unit.special is None:
+            kept.append((d, _declaration(unit)))
     return joined(kept)
+
+
+def _declaration(unit: Unit) -> str:
+    """What a template of a type is, where only specialisations of it are meant."""
+    return f"{unit.code.text[: unit.code.ends[unit.at]]};"
 
 
 class _Rewriting:

@@ -133,9 +133,22 @@ class Program:
             scope = dict.fromkeys(scope, UNKNOWN)
         known[arguments] = scope
         self._queue.append((unit, scope))
+        if unit.special is not None:
+            self._reach_template_of(unit)
         for member in unit.members:
             for asked in list(self._of_members.get(member.name, ())):
                 self._instantiate(member, asked, scope, arguments)
+
+    def _reach_template_of(self, special: Unit) -> None:
+        """A specialisation needs the template that it is one of: of a type, what declares it."""
+        for unit in self.named[special.name]:
+            if unit.special is not None or unit.kind != special.kind:
+                continue
+            if unit.kind != "type":
+                self._instantiate(unit, None, {}, ())
+                continue
+            for k in range(unit.span[0], unit.at):
+                self.mention(unit.code.words[k], None)
 
     def absent_types(self, unit: Unit) -> bool:
         """Whether a function among others of its name takes a type that nothing reached names."""

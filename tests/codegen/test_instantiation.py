@@ -195,6 +195,30 @@ template <class T> FN int put(room<sizeof(T)>& at) { return 1; }"""
     assert "many" in kept(library, "put<int>(r)")
 
 
+def test_a_specialisation_has_the_template_that_it_is_one_of() -> None:
+    library = """
+constexpr int LEAST = 8;
+struct base { int none; };
+// Some numbers.
+template <int N, bool SMALL = (N < LEAST)> struct room : base {
+  int many[N];
+};
+template <int N> struct room<N, true> { int few[N]; };
+constexpr int USUAL = 128;
+template <class T> constexpr int rows = USUAL;
+template <int N> constexpr int rows<room<N>> = N;"""
+    declared = "// Some numbers.\ntemplate <int N, bool SMALL = (N < LEAST)> struct room;\n"
+    text = kept(library, "room<4> r;")
+    assert text.startswith(
+        f"constexpr int LEAST = 8;\n{declared}template <int N> struct room<N, true>"
+    )
+    assert "base" not in text
+    assert "rows" not in text
+    assert "constexpr int USUAL = 128;\ntemplate <class T> constexpr int rows = USUAL;" in kept(
+        library, "int x = rows<room<4>>"
+    )
+
+
 def test_overloads_of_types_that_nobody_makes_go() -> None:
     library = """
 struct line { long length; };
