@@ -19,22 +19,27 @@ from fusewright.targets.target import Target
 
 def cuda_source(kernels: Sequence[KernelText], target: Target) -> str:
     """A whole CUDA text, for nvcc and for NVRTC."""
-    parts = [function(body) for body in kernels]
-    generated = "\n\n".join(parts)
-    library = drop_unreached(_library(kernels, generated, target), generated)
-    return source_text(library, parts).whole
+    return _text(kernels, target, nvrtc=True).whole
 
 
 def cuda_text(kernels: Sequence[KernelText], target: Target) -> SourceText:
-    """The CUDA text of an emitted file, in two.
+    """The CUDA text of an emitted file, which nvcc compiles, in two."""
+    return _text(kernels, target, nvrtc=False)
+
+
+def _text(kernels: Sequence[KernelText], target: Target, *, nvrtc: bool) -> SourceText:
+    """nvrtc: whether that can compile it, too.
 
     The structs have no name outside of it: what a device function remembers per kernel would
     otherwise be one variable for all files in a process whose kernels have the same name.
     """
     parts = [function(body) for body in kernels]
     generated = "\n\n".join(parts)
-    library = for_nvcc(_library(kernels, generated, target))
-    return source_text(drop_unreached(library, generated), parts)
+    library = target.arch.device_library
+    assert library is not None, "a target has a device library"
+    sections = sections_for(library, _words(kernels, generated))
+    sections = sections if nvrtc else for_nvcc(sections)
+    return source_text(drop_unreached(sections, generated), parts)
 
 
 def function(body: KernelText) -> str:
@@ -42,13 +47,6 @@ def function(body: KernelText) -> str:
     texts = [*body.launch.structs, body.text]
     texts += [body.fallback.text] if body.fallback else []
     return "\n\n".join(["\n".join([*body.notes, "namespace {", *texts, "}"]), _entry(body)])
-
-
-def _library(kernels: Sequence[KernelText], generated: str, target: Target) -> str:
-    """The sections of the device library that the kernels need."""
-    library = target.arch.device_library
-    assert library is not None, "a target has a device library"
-    return sections_for(library, _words(kernels, generated))
 
 
 def _words(kernels: Sequence[KernelText], generated: str) -> set[str]:

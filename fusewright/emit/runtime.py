@@ -113,7 +113,7 @@ ANSWERS: Mapping[Snippet, Answer] = MappingProxyType(
     {
         Snippet.GUARD_HIT: Answer(
             "guard_hit",
-            """
+            """\
     known = (*_FUSEWRIGHT_GUARD_CACHE, torch.is_grad_enabled, "is_nested", "layout", torch.strided)
     known += _FUSEWRIGHT_LOOKING_ON""",
         ),
@@ -292,7 +292,7 @@ def _runtime(
         packages=language.packages,
         sources=language.sources,
         answers=", ".join(answers),
-        bound="\n".join(line.strip("\n") for line in bound),
+        bound="\n".join(bound),
     )
     building = [
         _string("_FUSEWRIGHT_DEVICE_LIBRARY", f"{source.library}\n"),
