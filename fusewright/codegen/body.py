@@ -83,6 +83,7 @@ class _Printer:
         self.row_numbers = itertools.count()
         self.inverted: dict[str, str] = {}
         self.found: dict[int, str] = {}  # pass -> the name of what it finds together
+        self.slot_numbers = slots(self.row)
         self.slots = self._slots()
         self.pointer_of = {id(p.node): p.name for p in self.pointers}
         self.pointer_of.update({id(leaf): self.pointer_of[id(out)] for out, leaf in in_place})
@@ -104,7 +105,7 @@ class _Printer:
 
     def _slots(self) -> dict[Hashable, str]:
         """The name of the kept row that each kept value has: that of the value, if it is alone."""
-        found = slots(self.row)
+        found = self.slot_numbers
         shared = {slot for slot, some in Counter(found.values()).items() if some > 1}
         return {
             key: self.given.give(
@@ -339,8 +340,7 @@ class _Printer:
     def _store_kept(self, text: PassText, key: Hashable, kind: str, name: str) -> None:
         keep = self.row.keeps.get(key)
         if keep is not None and text.number == keep.first:
-            number = slots(self.row)[key]
-            parameter = self.given.give(Role.KEPT_PLACE, number, name, key)
+            parameter = self.given.give(Role.KEPT_PLACE, self.slot_numbers[key], name, key)
             text.read(parameter, f"{kind}&", f"store({self.slots[key]})")
             text.lines.append(f"{parameter} = {name};")
 

@@ -20,13 +20,12 @@ MOST = {
     "bytes returned": 16_700_000,
 }
 # The same of one whose calls are costly on paper: most have three rows of 4,096, which are 1 MB.
+# The candidate's bits are eager's on every processor: float64 is asked as rarely as it can be.
 COSTLY = Counts("cpu", 60.0, 30.0, 1.0, 30.0, 60.0, few=3)
-# Float64 runs are 219 where a processor's eager sums so that the candidate passes with a borrowed
-# sensitivity, and 374 where draws want one of their own.
 MOST_OF_COSTLY = {
     "calls": 182,
     "eager runs": 330,
-    "float64 runs": 374,
+    "float64 runs": 188,
     "bytes sent": 49_200_000,
     "bytes returned": 43_300_000,
 }
@@ -81,7 +80,7 @@ def test_a_small_problem_costs_no_more_than_it_did(what: str, verdict: Verdict) 
 @pytest.fixture(scope="module")
 def costly() -> Verdict:
     request = Request(
-        PROBLEMS / "linear_relu.py", CONTROLS / "repacks_every_call.py",
+        PROBLEMS / "linear_relu.py", CONTROLS / "suspicious_words.py",
         timing=False, seed="5a" * 16, overrides={"rows": "4096"}, counts=COSTLY.written(),
     )  # fmt: skip
     return judging.judge_request(request, lambda _: None)
