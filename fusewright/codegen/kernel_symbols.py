@@ -87,7 +87,8 @@ def _definitions() -> frozenset[str]:
     """What the device library defines and what its sections are called, for any language; and what
     operators are spelt with."""
     found = [section for library in DEVICE_FILES for section in sections(library)]
-    names = frozenset[str]().union(*(d.names for s in found for d in definitions(s.text)))
+    texts = dict.fromkeys(s.text for s in found)  # languages have most of them in common
+    names = frozenset[str]().union(*(d.names for text in texts for d in definitions(text)))
     spelt = " ".join(row.cpp for row in OPS.values())
     return names | {s.name for s in found} | set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", spelt))
 
