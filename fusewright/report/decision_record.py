@@ -34,7 +34,7 @@ from fusewright.report.step_facts import (
     results_of_calls,
     shapes_of,
 )
-from fusewright.report.step_origins import Pattern, lines_of, origins_line, origins_pattern
+from fusewright.report.step_origins import lines_of, of_equal_blocks, origins_line
 from fusewright.rewrite import diagonal_matmul
 from fusewright.rewrite.algebra_rules import ALGEBRA, RULES, SPELLING
 
@@ -151,13 +151,12 @@ def explain(
     lines = [f"{source} on {plan.target.name}: {_counts(plan, function_of)}", ""]
     calls, results = calls_of_modules(plan.graph.origins.values()), results_of_calls(plan)
     reasons = reasons_of(plan, layout, descriptions)
-    alike: dict[tuple[str, StepText, Pattern], list[Step]] = {}
-    for step, report in zip(plan.steps, reports, strict=True):
-        text = _step_text(step, report, reasons, results)
-        name = function_of.get(report.name, report.name)
-        if text:
-            alike.setdefault((name, text, origins_pattern(step, plan.graph)), []).append(step)
-    for (name, text, _), steps in alike.items():
+    told = (
+        (step, (function_of.get(report.name, report.name), text))
+        for step, report in zip(plan.steps, reports, strict=True)
+        if (text := _step_text(step, report, reasons, results))
+    )
+    for ((name, text), _), steps in of_equal_blocks(told, plan.graph).items():
         times = f" x {len(steps)}" if len(steps) > 1 else ""
         lines.append(f"  {text.kind}{name}{times}{text.what}")
         whence = origins_line(steps, plan.graph, calls)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import TypeVar
 
 from fusewright.fusion.planner import Kernel, Step
 from fusewright.ir.graph import Graph, origin_of
@@ -12,31 +13,39 @@ from fusewright.ir.origin import Origin
 
 MOST = 3  # places that are named, of those that one step comes from
 Calls = Mapping[str, AbstractSet[str]]  # what each module calls
-Pattern = tuple[Origin, ...]
+Pattern = tuple[Origin, ...]  # what steps of equal blocks have in common of their origins
+Told = TypeVar("Told", bound=Hashable)
 
 
-def origins_pattern(step: Step, graph: Graph) -> Pattern:
-    """What steps of equal blocks have in common of the places that ask for them."""
-    return tuple(map(without_numbers, origins_of(step, graph)))
+def of_equal_blocks(
+    told: Iterable[tuple[Step, Told]], graph: Graph
+) -> dict[tuple[Told, Pattern], list[Step]]:
+    """Steps of which the same is told and that are asked for by the same places but for numbers,
+    in the order of the first of each."""
+    found: dict[tuple[Told, Pattern], list[Step]] = {}
+    for step, what in told:
+        pattern = tuple(map(_without_numbers, _origins(step, graph)))
+        found.setdefault((what, pattern), []).append(step)
+    return found
 
 
 def origins_line(steps: Sequence[Step], graph: Graph, calls: Calls) -> str:
     """`from self.fc1 (line 14), relu (line 15)`; "" where nothing is known.
 
-    steps: one, or some of the same pattern.
+    steps: one, or some of equal blocks.
     """
-    places = places_of([origins_of(step, graph) for step in steps], calls)
+    places = places_of(steps, graph, calls)
     return f"from {', '.join(places)}" if places else ""
 
 
-def origins_of(step: Step, graph: Graph) -> tuple[Origin, ...]:
+def _origins(step: Step, graph: Graph) -> tuple[Origin, ...]:
     """Where its nodes come from, each once."""
     members = step.members if isinstance(step, Kernel) else (step.node,)
     found = (origin for m in members if (origin := origin_of(graph, m)))
     return tuple(dict.fromkeys(found))
 
 
-def without_numbers(origin: Origin) -> Origin:
+def _without_numbers(origin: Origin) -> Origin:
     """The same for all modules of a list: `layers.*.fc1`."""
     parts = ("*" if part.isdecimal() else part for part in origin.module.split("."))
     return replace(origin, module=".".join(parts))
@@ -53,9 +62,10 @@ def _any_number(word: str) -> str:
     return ".".join([first, *same]) if first.isidentifier() else word
 
 
-def places_of(steps: Sequence[Sequence[Origin]], calls: Calls) -> tuple[str, ...]:
-    """The places of steps whose origins are the same but for numbers, a few of them."""
-    places = [*dict.fromkeys(_place(same, calls) for same in zip(*steps, strict=True))]
+def places_of(steps: Sequence[Step], graph: Graph, calls: Calls) -> tuple[str, ...]:
+    """The places that ask for steps of equal blocks, a few of them."""
+    each = zip(*(_origins(step, graph) for step in steps), strict=True)
+    places = [*dict.fromkeys(_place(same, calls) for same in each)]
     return (*places[:MOST], *[f"{len(places) - MOST} more"] * (len(places) > MOST))
 
 

@@ -14,17 +14,11 @@ import torch
 from fusewright.codegen.kernel_text import KernelText, operators_and_shapes
 from fusewright.emit.header import NumericClass, StepRow
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step
-from fusewright.ir.origin import Origin, calls_of_modules
+from fusewright.ir.origin import calls_of_modules
 from fusewright.kernels.interface import Description
 from fusewright.loopnest.buffer_reuse import BufferReuse
 from fusewright.report.step_facts import is_item, reasons_of, results_of_calls, shapes_of
-from fusewright.report.step_origins import (
-    Calls,
-    any_number,
-    origins_of,
-    places_of,
-    without_numbers,
-)
+from fusewright.report.step_origins import any_number, of_equal_blocks, places_of
 
 PYTORCHS = NumericClass("PyTorch's")
 
@@ -50,22 +44,23 @@ def step_rows(
         why = dict.fromkeys(line.rstrip(";") for line in reasons.of_kernel(step))
         return StepRow(function_of[step.name], (), names, shapes, numeric, tuple(why))
 
-    groups: dict[object, list[tuple[StepRow, Sequence[Origin]]]] = {}
-    for step in plan.steps:
-        if not is_item(step):
-            one, origins = row(step), origins_of(step, plan.graph)
-            alike = _of_any_block(one), *map(without_numbers, origins)
-            groups.setdefault(alike, []).append((one, origins))
+    rows = {id(step): row(step) for step in plan.steps if not is_item(step)}
+    told = ((s, _of_any_block(rows[id(s)])) for s in plan.steps if id(s) in rows)
     calls = calls_of_modules(plan.graph.origins.values())
-    return tuple(_one_row(group, calls) for group in groups.values())
+    return tuple(
+        replace(
+            _common_row([rows[id(step)] for step in steps]),
+            places=places_of(steps, plan.graph, calls),
+            times=len(steps),
+        )
+        for steps in of_equal_blocks(told, plan.graph).values()
+    )
 
 
-def _one_row(group: Sequence[tuple[StepRow, Sequence[Origin]]], calls: Calls) -> StepRow:
-    first = group[0][0]
-    if any(row.reasons != first.reasons for row, _ in group):
-        first = _of_any_block(first)
-    places = places_of([origins for _, origins in group], calls)
-    return replace(first, places=places, times=len(group))
+def _common_row(rows: Sequence[StepRow]) -> StepRow:
+    """The row of all, if their reasons are the same, or what these are of any block."""
+    differ = any(row.reasons != rows[0].reasons for row in rows)
+    return _of_any_block(rows[0]) if differ else rows[0]
 
 
 def _of_any_block(row: StepRow) -> StepRow:
