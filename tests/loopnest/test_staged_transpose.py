@@ -107,7 +107,7 @@ def test_which_maps_are_staged(
     (fast, plain) = launches(text_of(made_of(row, [tensor(s) for s in shapes])))
     asked, aligned = fast[0].rsplit("aligned", 1)
     assert asked == (f"{batch} && " if batch else "")
-    assert aligned.count("in") == len(shapes) + ("s)" in row)
+    assert aligned.count("_ptr") - 1 == len(shapes) + ("s)" in row), "and the result"
     assert fast[1:] == (f"run_map_staged<{parameters}>", sizes)
     assert plain[:2] == ("", "run_map_transposed<1, 8>")
 
