@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.codegen.dead_code import drop_unreached, for_nvcc
+from fusewright.codegen.dead_code import for_nvcc
 from fusewright.codegen.device_library import sections_for
+from fusewright.codegen.instantiation import only_instantiated
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.codegen.source_text import SourceText, source_text
@@ -39,7 +40,7 @@ def _text(kernels: Sequence[KernelText], target: Target, *, nvrtc: bool) -> Sour
     assert library is not None, "a target has a device library"
     sections = sections_for(library, _words(kernels, generated))
     sections = sections if nvrtc else for_nvcc(sections)
-    return source_text(drop_unreached(sections, generated), parts)
+    return source_text(only_instantiated(sections, generated), parts)
 
 
 def function(body: KernelText) -> str:

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from fusewright.codegen import cpu_source
+from fusewright.codegen import cpu_source, cuda_source
 from fusewright.codegen.constant_value import UNKNOWN, Type, Value
 from fusewright.codegen.dead_code import definitions, drop_unreached
 from fusewright.codegen.instantiation import only_instantiated
 from fusewright.codegen.library_units import fixed_units, unit_of
 from fusewright.codegen.template_program import Program
-from fusewright.emit.runtime import CPP_FLAGS
-from tests.support.emitting import EXAMPLES, emit_example
+from fusewright.emit.runtime import CPP_FLAGS, cuda_flags
+from fusewright.targets.target import TARGETS
+from tests.support.emitting import EXAMPLES, SMALL, emit_file
+from tests.support.folders import ROOT
 from tools.machine_code import difference
 
 CONSTANTS = """constexpr int FOUR = 4, SIX = FOUR + 2;
@@ -304,7 +306,7 @@ def test_units_of_the_users_text_are_read_and_never_changed() -> None:
 # ---- the same machine code -----------------------------------------------------------------------
 
 
-def _texts(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]:
+def _texts(name: str, target: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]:
     """A program with all that it names, and with what it instantiates."""
     seen = list[str]()
 
@@ -313,8 +315,9 @@ def _texts(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str
         seen[:] = [f"{t}\n\n{generated}\n}}\n" for t in (drop_unreached(library, generated), text)]
         return text
 
-    monkeypatch.setattr(cpu_source, "only_instantiated", resolved)
-    emit_example(name, folder)
+    source = cpu_source if target == "cpu" else cuda_source
+    monkeypatch.setattr(source, "only_instantiated", resolved)
+    emit_file(ROOT / "examples" / f"{name}.py", folder, target, SMALL[name])
     return seen
 
 
@@ -337,7 +340,24 @@ def test_machine_code_is_the_same(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command = ["g++", *CPP_FLAGS, "-march=native", "-fPIC", "-S"]
-    old, new = _texts(name, monkeypatch, tmp_path)
+    old, new = _texts(name, "cpu", monkeypatch, tmp_path)
     assert len(new) < len(old)
     codes = [_machine_code(t, command, tmp_path / f"{k}.cpp") for k, t in enumerate((old, new))]
+    assert difference(*codes) == ""
+
+
+@pytest.mark.compiler
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_code_of_the_gpu_is_the_same(
+    name: str, target: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = ["nvcc", *cuda_flags(TARGETS[target].arch), "--ptx"]
+    codes = list[str]()
+    for k, text in enumerate(_texts(name, target, monkeypatch, tmp_path)):
+        (tmp_path / f"{k}").mkdir()  # since names of kernels say what their file is called
+        codes.append(_machine_code(text, command, tmp_path / f"{k}" / "kernels.cu"))
+    assert len(codes) == 2
     assert difference(*codes) == ""
