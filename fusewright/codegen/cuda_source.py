@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusewright.codegen.dead_code import for_nvcc
+from fusewright.codegen.dead_code import drop_unreached, for_nvcc
 from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.instantiation import only_instantiated
 from fusewright.codegen.kernel_symbols import entry
@@ -19,7 +19,7 @@ from fusewright.targets.target import Target
 
 
 def cuda_source(kernels: Sequence[KernelText], target: Target) -> str:
-    """A whole CUDA text, for nvcc and for NVRTC."""
+    """A whole CUDA text, for nvcc and for NVRTC, with all of the library that its names reach."""
     return _text(kernels, target, nvrtc=True).whole
 
 
@@ -39,8 +39,9 @@ def _text(kernels: Sequence[KernelText], target: Target, *, nvrtc: bool) -> Sour
     library = target.arch.device_library
     assert library is not None, "a target has a device library"
     sections = sections_for(library, _words(kernels, generated))
-    sections = sections if nvrtc else for_nvcc(sections)
-    return source_text(only_instantiated(sections, generated), parts)
+    if nvrtc:  # what is for the host alone stands under conditions, which are not resolved
+        return source_text(drop_unreached(sections, generated), parts)
+    return source_text(only_instantiated(for_nvcc(sections), generated), parts)
 
 
 def function(body: KernelText) -> str:
