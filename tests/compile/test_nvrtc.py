@@ -10,8 +10,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from fusewright.codegen.cuda_source import cuda_source
-from fusewright.codegen.dead_code import definitions, for_nvcc
+from fusewright.codegen.cuda_source import cuda_source, function
+from fusewright.codegen.cuda_source import cuda_text as cuda_file
+from fusewright.codegen.dead_code import for_nvcc
+from fusewright.codegen.instantiation import only_instantiated
 from fusewright.emit.runtime import cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log
@@ -144,21 +146,20 @@ def kinds_of(word: str, built: Path) -> set[str]:
     return {line.split()[-2] for line in listed.splitlines() if word in line}
 
 
-def _defined(text: str) -> set[str]:
-    """The names of all that a text defines."""
-    return {name for d in definitions(text) for name in d.names}
-
-
 @pytest.mark.skipif(nvrtc_folder() is None, reason="no NVRTC 12.1.105 here")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_nvrtc_12_1(arch: str) -> None:
     folder = nvrtc_folder()
     assert folder is not None
     for name in NAMES:
-        text = cuda_source(emitted_file(name, arch).made.shared.functions, TARGETS[arch])
-        compiled, emitted = (_defined(t) for t in (for_nvcc(text), cuda_text(name, arch)))
-        assert emitted, "there are kernels"
-        assert emitted <= compiled, "branches and more are resolved there, and nothing is added"
+        kernels = emitted_file(name, arch).made.shared.functions
+        text = cuda_source(kernels, TARGETS[arch])
+        generated = "\n\n".join(map(function, kernels))
+        library, _, rest = for_nvcc(text).partition(generated)
+        resolved = only_instantiated(library.strip("\n"), generated)
+        emitted, _, end = cuda_file(kernels, TARGETS[arch]).whole.partition(generated)
+        assert emitted.strip("\n") == resolved, "the same but for what NVRTC needs, once resolved"
+        assert rest == end
         assert nvrtc_log(folder, text, arch) == (0, ""), name
 
 
