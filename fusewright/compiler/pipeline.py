@@ -53,7 +53,6 @@ from fusewright.emit.emitted_file import (
     rename_only,
     runtime_block,
 )
-from fusewright.emit.guard import class_text
 from fusewright.emit.header import (
     ForwardNotes,
     PartNotes,
@@ -61,6 +60,7 @@ from fusewright.emit.header import (
     header_of_parts,
     unchanged_header,
 )
+from fusewright.emit.module_table import class_text
 from fusewright.emit.python_text import NameScope
 from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope

@@ -24,6 +24,7 @@ from fusewright.emit.model_source import (
     renamed_lines,
     unchanged_lines,
 )
+from fusewright.emit.module_table import ModuleTable
 from fusewright.emit.python_text import parameters, signature_text
 from fusewright.emit.runtime import Runtime, cpp_runtime, cuda_runtime
 from fusewright.emit.runtime_snippets import Snippet
@@ -39,7 +40,8 @@ class GeneratedForward:
     """What replaces `forward`: statements before the guard, its conditions, and the rest.
 
     signature: the parameters behind self, as text.  call: how they are handed on.
-    snippets: those that all of it calls.  imports: lines that it needs.
+    snippets: those that all of it calls.  imports: lines that it needs.  table: what modules have
+    to be like.
     """
 
     signature: str
@@ -50,6 +52,7 @@ class GeneratedForward:
     statements: tuple[str, ...]
     snippets: frozenset[Snippet] = frozenset()
     imports: tuple[str, ...] = ()
+    table: ModuleTable | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ def generated_forward(
         statements=body.statements,
         snippets=asked.snippets | body.snippets,
         imports=tuple(asked.containers.imports),
+        table=asked.table,
     )
 
 
@@ -105,7 +109,16 @@ def runtime_block(
         runtime = cuda_runtime(kernels, target, snippets)
     else:
         runtime = cpp_runtime(kernels, snippets)
-    return Runtime(runtime.kernels, "\n".join([*imports, *[""] * bool(imports), runtime.support]))
+    tables = [_function(f.table.lines()) for f in forwards if f.table]
+    support = "\n\n\n".join([*tables, runtime.support])
+    return Runtime(runtime.kernels, "\n".join([*imports, *[""] * bool(imports), support]))
+
+
+def _function(lines: Sequence[str]) -> str:
+    """Lines of a function at the top level, as long as they may be."""
+    return "\n".join(
+        part for line in lines for part in wrap(line.lstrip(), len(line) - len(line.lstrip()))
+    )
 
 
 # ---- files ---------------------------------------------------------------------------------------

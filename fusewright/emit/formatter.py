@@ -33,8 +33,14 @@ def wrap(line: str, indent: int) -> list[str]:
 
 
 def tidy(statement: str) -> str:
-    """A statement as one line in the spelling of `ruff format`: double quotes, no stray commas."""
-    return double_quotes(ast.unparse(ast.parse(statement)))
+    """A statement as one line in the spelling of `ruff format`: double quotes, no stray commas.
+
+    It may be indented, and the head of a loop.
+    """
+    plain = statement.lstrip()
+    within = f"{plain} pass" if plain.endswith(":") else plain
+    text = double_quotes(ast.unparse(ast.parse(within))).removesuffix("\n    pass")
+    return statement[: len(statement) - len(plain)] + text
 
 
 def double_quotes(text: str) -> str:

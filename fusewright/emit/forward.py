@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.common.containers import Slot, Tree, leaves
+from fusewright.emit.blocks import with_loops
 from fusewright.emit.guard import ForwardGuard
 from fusewright.emit.python_text import literal, shape_tuple
 from fusewright.emit.runtime_snippets import Snippet
@@ -22,7 +23,6 @@ from fusewright.emit.statement import (
     evaluate,
     expression,
     variable,
-    with_deletes,
 )
 from fusewright.frontend.capture import Captured
 from fusewright.frontend.library_calls import is_float32_contraction, writes_itself
@@ -113,11 +113,22 @@ class _ForwardPrinter:
         packed = self._written(self.captured.results)
         result = evaluate(expression(f"return {packed.text}", [packed]))
         snippets = (s.snippets for s in (*self.statements, result))
-        lines = (*self._head(), *with_deletes(self.statements, result), result.text)
+        table, state = self.guard.table, self.guard.state
+        found = [self.guard.locals[tied[0]] for tied in (table.tensors if table else ())]
+        tensors = {name: at for at, name in enumerate(found)}
+        body = with_loops(self.statements, result, tensors, state, self.guard.names)
+        lines = (*self._unpacked(tensors, body.outside), *self._ready(), *body.lines)
         return ForwardBody(lines, frozenset[Snippet]().union(*snippets))
 
-    def _head(self) -> list[str]:
-        """What the kernels need beside tensors, asked for once."""
+    def _unpacked(self, tensors: Mapping[str, int], needed: frozenset[str]) -> list[str]:
+        """The model's tensors by name, but for those that only loops read."""
+        if needed == tensors.keys():
+            return [f"[{', '.join(tensors)}] = {self.guard.state}"] * bool(tensors)
+        names = (name for name in tensors if name in needed)
+        return [f"{name} = {self.guard.state}[{tensors[name]}]" for name in names]
+
+    def _ready(self) -> list[str]:
+        """What kernels need beside tensors, asked for once."""
         if not self.plan.kernels:
             return []
         ready = f"{self.run} = _FUSEWRIGHT_FUNCTIONS or _fusewright_build()"

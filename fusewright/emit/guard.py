@@ -9,16 +9,15 @@ from it, and what was found gets a local name, which the rest of `forward` uses.
 from __future__ import annotations
 
 import builtins
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
 
 import torch
 from torch import nn
 
 from fusewright.common.containers import Plain, Slot, Tree, rebuild
 from fusewright.emit.guard_values import ValueConditions, is_only_plain, values_read
+from fusewright.emit.module_table import ModuleTable, module_table, user_methods
 from fusewright.emit.python_text import NameScope, literal, parameters, shape_tuple, strings_tuple
 from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import Containers, EmitScope, reached
@@ -35,21 +34,25 @@ ONE_LINE = 84  # what fits behind `alike = ` in a method
 class ForwardGuard:
     """prelude: statements before the conditions.  conditions: joined by `and`.
 
-    locals: path of a parameter or buffer -> the local variable that holds it behind the guard.
+    locals: path of a parameter or buffer -> the local variable that is to hold it.  state: the
+    variable of the tuple of these, in the order of the table, or "".
     names: the local names in use.  batch: the variable of the batch size, or "".
     inputs: the variables of the tensors among the arguments, then of those in replaced attributes.
-    containers: how others are written.  modules: path of a submodule -> its variable, if any.
-    snippets: those that the conditions call.
+    containers: how others are written.  modules: path of a submodule whose attributes are
+    replaced -> its variable.  table: what modules have to be like.  snippets: those that the
+    conditions call.
     """
 
     prelude: tuple[str, ...]
     conditions: tuple[str, ...]
     locals: Mapping[str, str]
+    state: str
     names: NameScope
     batch: str
     inputs: tuple[str, ...]
     containers: Containers
     modules: Mapping[str, str]
+    table: ModuleTable | None
     snippets: frozenset[Snippet]
 
 
@@ -103,6 +106,11 @@ class _Guard:
             self._take(name, name, tree)
         self.given = len(self.inputs)  # behind them are tensors of replaced attributes
         self.reached: dict[int, str] = {}
+        self.table = module_table(captured, module, scope)
+        tensors = self.table.tensors if self.table else ()
+        self.state = self.names.fresh("state") if tensors else ""
+        for names in tensors:
+            self.locals |= dict.fromkeys(names, self.names.fresh(names[0].replace(".", "_")))
         self.snippets: set[Snippet] = set()
         self.batch = self.names.fresh("batch") if captured.graph.batch else ""
 
@@ -116,7 +124,6 @@ class _Guard:
             *self._modules(),
             *self._replaced(),
             *self._all_tensors(),
-            *self._tied_tensors(),
             *self._values(),
             *self._gradients(),
             *self._no_shared_memory(),
@@ -127,11 +134,13 @@ class _Guard:
             prelude=tuple(self._prelude()),
             conditions=tuple(conditions),
             locals=self.locals,
+            state=self.state,
             names=self.names,
             batch=self.batch,
             inputs=inputs,
             containers=self.containers,
             modules=self.variables,
+            table=self.table,
             snippets=frozenset(self.snippets),
         )
 
@@ -162,6 +171,7 @@ class _Guard:
         """Attributes that forward replaces are built like those that it was captured with; their
         tensors are asked for with all others."""
         for r in self.captured.replaced:
+            yield from self._owner(r.place.path)
             owner = self.variables[r.place.path]
             text = (
                 f"{owner}.{self._registry(r.place.path, r.place.name)}.get({literal(r.place.name)})"
@@ -230,57 +240,25 @@ class _Guard:
     # -- modules
 
     def _modules(self) -> Iterator[str]:
-        """Every submodule is there, of its class, without hooks; containers hold nothing else."""
-        first: dict[int, str] = {}
-        needed = self._owners()
-        if len([*self.module.modules()]) > 1:
-            yield "not (_FUSEWRIGHT_HOOKS or _FUSEWRIGHT_PRE_HOOKS)"
-        for path, child in self.module.named_modules(remove_duplicate=False):
-            parent, _, name = path.rpartition(".")
-            found = f"{self.variables.get(parent)}._modules.get({literal(name)})"
-            if id(child) in first:
-                if parent in self.variables:
-                    known = self.variables[path] = self.variables[first[id(child)]]
-                    yield f"{found} is {known}"
-                continue
-            first[id(child)] = path
-            if path:
-                yield from self._module(path, child, found, path in needed)
-            yield from self._contents(path, child)
-
-    def _module(self, path: str, child: nn.Module, found: str, named: bool) -> Iterator[str]:
-        kind = class_text(type(child), self.scope)
-        if named or not kind:
-            self.variables[path] = self.names.fresh(path.replace(".", "_"))
-            found = f"{self.variables[path]} := {found}"
-        if not kind:
-            yield f"str(type({found})) == {literal(str(type(child)))}"
-            found, kind = self.variables[path], f"type({self.variables[path]})"
-        yield self._call(Snippet.MODULE_MATCHES, found, kind)
+        """All modules are as the table says, which gives their tensors."""
+        if self.table:
+            found = self._call(Snippet.STATE, "self", self.table.function)
+            yield f"type({self.state and f'{self.state} := '}{found}) is tuple"
+        elif methods := sorted(user_methods(type(self.module)) - {"forward"}):
+            yield f"self.__dict__.keys().isdisjoint({strings_tuple(methods)})"
 
     def _call(self, snippet: Snippet, *arguments: str) -> str:
         self.snippets.add(snippet)
         return f"{snippet}({', '.join(arguments)})"
 
-    def _contents(self, path: str, child: nn.Module) -> Iterator[str]:
-        methods = sorted(_methods(type(child)) - {"forward"})
-        if child._modules:
-            yield f"tuple({self.variables[path]}._modules) == {strings_tuple(child._modules)}"
-        if methods:
-            yield f"{self.variables[path]}.__dict__.keys().isdisjoint({strings_tuple(methods)})"
-
-    def _owners(self) -> set[str]:
-        """Paths of modules that conditions read from, and so have a local name."""
-        paths = list(self.module.named_modules(remove_duplicate=False))
-        first = {id(child): path for path, child in reversed(paths)}
-        return {
-            *(str(n["name"]).rpartition(".")[0] for n in self.leaves),
-            *(s.path for s in self.captured.settings),
-            *(r.place.path for r in self.captured.replaced),
-            *(path for path, child in paths if child._modules or _methods(type(child))),
-            *(path.rpartition(".")[0] for group in _tied_paths(self.module) for path in group),
-            *(first[id(child)] for path, child in paths if first[id(child)] != path),
-        }
+    def _owner(self, path: str) -> Iterator[str]:
+        """A module whose attribute is replaced gets a variable."""
+        above, _, name = path.rpartition(".")
+        if path not in self.variables:
+            yield from self._owner(above)
+            self.variables[path] = self.names.fresh(path.replace(".", "_"))
+            found = f"{self.variables[above]}._modules[{literal(name)}]"
+            yield f"({self.variables[path]} := {found}) is not None"
 
     # -- tensors and values of modules
 
@@ -290,34 +268,23 @@ class _Guard:
         for k, text in self.reached.items():
             leaves[self.inputs[k]] = self.captured.graph.inputs[k]
             found.append(f"{self.inputs[k]} := {text}")
-        for n in self.leaves:
-            path = str(n["name"])
-            if path in self.captured.constants:
-                continue
-            owner, _, name = path.rpartition(".")
-            text = f"{self.variables[owner]}.{self._registry(owner, name)}.get({literal(name)})"
-            self.locals[path] = self.names.fresh(path.replace(".", "_"))
-            leaves[self.locals[path]] = n
-            found.append(f"{self.locals[path]} := {text}")
+        given = [*leaves]
+        if self.state:
+            found.append(f"*{self.state}")
+            given.append(f"*{self.state}")
         batch, asked = self.batch or "0", ["_fusewright_eager()"]
         key = f"({batch}, {self.scope.part})" if self.scope.part else batch  # parts remember apart
         if self.batch:
             asked.append(f"{self.batch} >= 2")
         asked += [self._tensor(name, leaf) for name, leaf in leaves.items()]
-        if leaves:
-            asked.append(f"_fusewright_cache_guard({', '.join([key, *leaves])})")
+        if self.table and self.state:
+            device = "device, " * (self.target.language == "cuda")
+            given_to = f"{device}{self.state}, {self.table.function}"
+            asked.append(f"_fusewright_state_matches({given_to})")
+        if given:
+            asked.append(f"_fusewright_cache_guard({', '.join([key, *given])})")
             known = self._call(Snippet.GUARD_HIT, key, *found)
-        yield f"({known} or ({' and '.join(asked)}))" if leaves else asked[0]
-
-    def _tied_tensors(self) -> Iterator[str]:
-        """Tensors that were one still are."""
-        for group in _tied_paths(self.module):
-            held = next((self.locals[path] for path in group if path in self.locals), "")
-            for path in group if held else ():
-                if path not in self.locals:
-                    owner, _, name = path.rpartition(".")
-                    text = f"{self.variables[owner]}.{self._registry(owner, name)}"
-                    yield f"{text}.get({literal(name)}) is {held}"
+        yield f"({known} or ({' and '.join(asked)}))" if given else asked[0]
 
     def _registry(self, owner: str, name: str) -> str:
         """The dictionary of the module in which the tensor is found; only this is not slow."""
@@ -326,11 +293,9 @@ class _Guard:
         return next((r for r in registries if name in getattr(module, r)), "__dict__")
 
     def _values(self) -> Iterator[str]:
-        for s in self.captured.settings:
-            text = f"{self.variables[s.path]}.{s.name}"
-            yield from self.values.unchanged(
-                text, s.value, f"attribute {s.path}.{s.name}".replace(" .", " ")
-            )
+        """Values are what they were: of the module, unless they are in the table, and others."""
+        for s in () if self.table else self.captured.settings:
+            yield from self.values.unchanged(f"self.{s.name}", s.value, f"attribute {s.name}")
         for name, value in self.globals.items():
             hidden = any(p.name == name for p in self.parameters)
             reach = "globals()[{0!r}]" if hidden and self.scope.reach == "{0}" else self.scope.reach
@@ -374,42 +339,12 @@ class _Guard:
         written = list(dict.fromkeys(written))
         if not written:
             return
-        text = {id(leaf): self.inputs[k] for k, leaf in enumerate(graph.inputs)}
-        names = ((id(n), str(n["name"])) for n in self.leaves)
-        text |= {key: self.locals[name] for key, name in names if name in self.locals}
-        other = [t for key, t in text.items() if key not in {id(n) for n in written}]
-        mine = [text[id(n)] for n in written if id(n) in text]
-        yield self._call(Snippet.NO_SHARED_MEMORY, f"[{', '.join(mine)}]", f"[{', '.join(other)}]")
-
-
-def class_text(kind: type, scope: EmitScope) -> str:
-    """Python text that is the class, or "" if emitted code has no name for it."""
-    if kind in scope.classes:
-        return scope.classes[kind]
-    if getattr(nn, kind.__name__, None) is kind:
-        return f"torch.nn.{kind.__name__}"
-    named = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
-    known = named and kind.__module__.startswith("torch.")  # parametrized classes have no name
-    return f"{kind.__module__}.{kind.__qualname__}" if known else ""
-
-
-def _tied_paths(module: nn.Module) -> list[list[str]]:
-    """The paths of every parameter or buffer that can be reached by more than one, owners once."""
-    groups: dict[int, list[str]] = {}
-    for path, child in module.named_modules():
-        prefix = f"{path}." if path else ""
-        for name, tensor in (*child._parameters.items(), *child._buffers.items()):
-            if tensor is not None:
-                groups.setdefault(id(tensor), []).append(prefix + name)
-    return [group for group in groups.values() if len(group) > 1]
-
-
-def _methods(kind: type) -> set[str]:
-    """Methods of a user's module class, which an attribute of the same name would hide."""
-    own = [c for c in kind.__mro__ if c is not nn.Module and not c.__module__.startswith("torch.")]
-    return {
-        name
-        for c in own
-        for name, value in vars(c).items()
-        if isinstance(value, FunctionType) and not name.startswith("__") and c is not object
-    }
+        names = self.table.tensors if self.table else ()
+        place = {name: k for k, tied in enumerate(names) for name in tied}
+        at = {id(n): place[str(n["name"])] for n in self.leaves if str(n["name"]) in place}
+        at |= {id(leaf): len(names) + k for k, leaf in enumerate(graph.inputs)}
+        tensors = [f"*{self.state}"] * bool(self.state)
+        tensors += [self.inputs[k] for k in range(len(self.inputs))]
+        positions = tuple(at[id(n)] for n in written if id(n) in at)
+        given = f"({', '.join(tensors)}{',' * (len(tensors) == 1)})"
+        yield self._call(Snippet.NO_SHARED_MEMORY, given, literal(positions))

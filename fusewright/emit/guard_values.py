@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from fusewright.common.containers import Container, Plain, Tree
+from fusewright.emit.module_table import defined, function_text
 from fusewright.emit.python_text import NameScope, literal
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import CaptureFailed
@@ -68,15 +69,10 @@ class ValueConditions:
 
     def _same_function(self, text: str, function: object) -> str:
         """Identity where emitted code has a name for the function; else where it was defined."""
-        name = str(getattr(function, "__name__", ""))
-        for prefix, place in (("torch.", torch), ("torch.nn.functional.", nn.functional)):
-            if getattr(place, name, None) is function:
-                return f"{text} is {prefix}{name}"
-        if self.scope.values.get(name) is function:
-            return f"{text} is {self.scope.reach.format(name)}"
-        where = str(getattr(function, "__qualname__", name))
-        where = where if self.scope.part else re.sub(r"^Model\b", "ModelNew", where)
-        return f"getattr({text}, '__qualname__', '') == {literal(where)}".replace("'", '"')
+        if known := function_text(function, self.scope):
+            return f"{text} is {known}"
+        where = literal(defined(function, self.scope))
+        return f'getattr({text}, "__qualname__", "") == {where}'
 
 
 def is_only_plain(tree: Tree) -> bool:

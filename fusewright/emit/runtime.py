@@ -20,6 +20,7 @@ from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.source_text import SourceText
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY, GUARD_HIT_IN_PYTHON
+from fusewright.emit.guard_snapshot import LOOK_IN_PYTHON
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.targets.arch import Arch
 from fusewright.targets.target import Target
@@ -117,8 +118,8 @@ ANSWERS: Mapping[Snippet, Answer] = MappingProxyType(
     known = (*_FUSEWRIGHT_GUARD_CACHE, torch.is_grad_enabled, "is_nested", "layout", torch.strided)
     known += _FUSEWRIGHT_LOOKING_ON""",
         ),
-        Snippet.MODULE_MATCHES: Answer(
-            "module_matches", '    known = ("_forward_hooks", "_forward_pre_hooks", "forward")'
+        Snippet.STATE: Answer(
+            "state", '    known = ("_fusewright_looked", None, _fusewright_look)'
         ),
     }
 )
@@ -166,6 +167,16 @@ def _fusewright_tensor_matches(tensor, shape, dtype, {parameter}order=None):
         and (tensor.permute(order) if order else tensor).is_contiguous()
         and not tensor.is_neg()
         and not (tensor.requires_grad and torch.is_grad_enabled())
+    )
+'''
+
+_STATE_MATCHES = '''
+def _fusewright_state_matches({parameter}state, table):
+    """Whether the tensors of a model are what its table says."""
+    asked = zip(state, _fusewright_asked(table()))
+    return all(
+        _fusewright_tensor_matches(tensor, shape, dtype, {parameter}*order)
+        for tensor, (shape, dtype, *order) in asked
     )
 '''
 
@@ -302,12 +313,13 @@ def _runtime(
     ]
     texts = {Snippet.EMPTY: language.empty, **SNIPPETS}
     if not table:
-        texts[Snippet.GUARD_HIT] = GUARD_HIT_IN_PYTHON
+        texts |= {Snippet.GUARD_HIT: GUARD_HIT_IN_PYTHON, Snippet.STATE: LOOK_IN_PYTHON}
     pieces = [
         *(building if table else []),
         _GUARD.format(autocast=language.autocast),
         *(texts[snippet] for snippet in Snippet if snippet in called),
         _TENSOR.format(parameter=language.parameter, place=language.place),
+        *[_STATE_MATCHES.format(parameter=language.parameter)] * (Snippet.STATE in called),
     ]
     support = "\n\n\n".join(p.strip("\n") for p in pieces if p)
     return Runtime(_string(name, source.kernels) if table else "", support)

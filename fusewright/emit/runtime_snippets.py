@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from fusewright.emit.dynamo_fast_path import GUARD_HIT
+from fusewright.emit.guard_snapshot import LOOK
 from fusewright.frontend.float32_precision import CONV_USES_TF32
 from fusewright.rewrite.huge_pages import ON_HUGE_PAGES
 
@@ -23,7 +24,7 @@ class Snippet(StrEnum):
 
     EMPTY = "_fusewright_empty"
     GUARD_HIT = "_fusewright_guard_hit"
-    MODULE_MATCHES = "_fusewright_module_matches"
+    STATE = "_fusewright_state"
     NO_SHARED_MEMORY = "_fusewright_no_shared_memory"
     INCREMENT_VERSION = "_fusewright_increment_version"
     WITH_MEMORY_ORDER = "_fusewright_with_memory_order"
@@ -34,26 +35,14 @@ class Snippet(StrEnum):
     ON_HUGE_PAGES = "_fusewright_on_huge_pages"
 
 
-_MODULE_MATCHES = '''
-_FUSEWRIGHT_HOOKS = torch.nn.modules.module._global_forward_hooks
-_FUSEWRIGHT_PRE_HOOKS = torch.nn.modules.module._global_forward_pre_hooks
-
-
-def _fusewright_module_matches(module, kind):
-    """Whether calling a submodule does what its class says and nothing else."""
-    return (
-        type(module) is kind
-        and not (module._forward_hooks or module._forward_pre_hooks)
-        and "forward" not in module.__dict__
-    )
-'''
-
 _NO_SHARED_MEMORY = '''
-def _fusewright_no_shared_memory(written, read):
-    """Whether no tensor that is written shares memory with another one."""
+def _fusewright_no_shared_memory(tensors, positions):
+    """Whether no tensor that is written, by its position, shares memory with another one."""
+    others = dict(enumerate(tensors))
+    written, read = [others.pop(k) for k in positions], others.values()
     targets = {tensor.untyped_storage().data_ptr() for tensor in written}
-    others = {tensor.untyped_storage().data_ptr() for tensor in read}
-    if len(targets) == len(written) and targets.isdisjoint(others):
+    kept = {tensor.untyped_storage().data_ptr() for tensor in read}
+    if len(targets) == len(written) and targets.isdisjoint(kept):
         return True
     spans = [(t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in written]
     every = [*spans, *((t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in read)]
@@ -120,7 +109,7 @@ def _fusewright_ieee(call):
 SNIPPETS: Mapping[Snippet, str] = MappingProxyType(
     {
         Snippet.GUARD_HIT: GUARD_HIT,
-        Snippet.MODULE_MATCHES: _MODULE_MATCHES,
+        Snippet.STATE: LOOK,
         Snippet.NO_SHARED_MEMORY: _NO_SHARED_MEMORY,
         Snippet.INCREMENT_VERSION: _INCREMENT_VERSION,
         Snippet.WITH_MEMORY_ORDER: _WITH_MEMORY_ORDER,

@@ -6,7 +6,7 @@ the emitted file needs, follows from these records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fusewright.emit.runtime_snippets import Snippet
@@ -56,18 +56,13 @@ def evaluate(value: Expression) -> Statement:
     return Statement(value.text, value.reads, value.snippets)
 
 
-def with_deletes(statements: Sequence[Statement], result: Statement) -> Iterator[str]:
-    """The statements but the result, each followed by the deletion of what nobody reads any more.
-
-    Behind the last one nothing is deleted: leaving the function does that.
-    """
+def deletions(statements: Sequence[Statement], result: Statement) -> list[list[str]]:
+    """For each of the statements but the result, the variables that nobody reads behind it."""
     defined = list(dict.fromkeys(s.defines for s in statements if s.defines))
     last = dict.fromkeys(defined, 0)
     for i, statement in enumerate([*statements, result]):
-        used = statement.reads | {statement.defines}
-        last |= {name: i for name in defined if name in used}
-    for i, statement in enumerate(statements):
-        yield statement.text
-        dead = [name for name in defined if last[name] == i]
-        if dead and i + 1 < len(statements):
-            yield f"del {', '.join(dead)}"
+        last |= {name: i for name in statement.reads | {statement.defines} if name in last}
+    found: list[list[str]] = [[] for _ in [*statements, result]]
+    for name in defined:
+        found[last[name]].append(name)
+    return found[:-1]

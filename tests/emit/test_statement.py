@@ -6,7 +6,9 @@ import ast
 
 import pytest
 
+from fusewright.emit.blocks import with_loops
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY
+from fusewright.emit.python_text import NameScope
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.emit.statement import (
     Expression,
@@ -15,7 +17,6 @@ from fusewright.emit.statement import (
     evaluate,
     expression,
     variable,
-    with_deletes,
 )
 
 A, B = variable("a"), variable("b")
@@ -26,7 +27,7 @@ def call(*given: Expression) -> Expression:
 
 
 def lines(*statements: Statement, result: Expression) -> list[str]:
-    return [*with_deletes(statements, evaluate(result))]
+    return [*with_loops(statements, evaluate(result), {}, "", NameScope()).lines[:-1]]
 
 
 def test_a_variable_goes_behind_its_last_reader() -> None:

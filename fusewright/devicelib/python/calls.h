@@ -15,12 +15,16 @@ extern object PyExc_RuntimeError, PyExc_TypeError;
 object PyBool_FromLong(long);
 object PyCFunction_NewEx(PyMethodDef*, object, object);
 object PyDict_GetItemWithError(object, object);
+int PyDict_Next(object, long*, object*, object*);
+long PyDict_Size(object);
 void PyErr_Clear();
 object PyErr_Format(object, const char*, ...);
 object PyErr_Occurred();
 void PyEval_RestoreThread(void*);
 void* PyEval_SaveThread();
 void* PyLong_AsVoidPtr(object);
+object PyList_GetItem(object, long);
+long PyList_Size(object);
 object PyObject_CallObject(object, object);
 object PyObject_GenericGetDict(object, void*);
 object PyObject_GetAttr(object, object);
@@ -82,15 +86,65 @@ object guard_hit(object known, object const* given, long count) {
   return PyBool_FromLong(0);
 }
 
-// As _fusewright_module_matches. given: a module, its class.  names: of its hooks, then "forward".
-object module_matches(object names, object const* given, long) {
-  bool matches = held{PyObject_Type(given[0])}.p == given[1];
-  const held own{matches ? PyObject_GenericGetDict(given[0], nullptr) : nullptr};
-  for (long k = 0; matches && k < 3; ++k) {
-    const object found = PyDict_GetItemWithError(own.p, PyTuple_GetItem(names, k));
-    matches = k < 2 ? found && !PyObject_IsTrue(found) : !found;
+// A tuple that is read from front to back.
+struct reader {
+  object tuple;
+  long at = 0;
+  bool more() const { return at < PyTuple_Size(tuple); }
+  object next() { return PyTuple_GetItem(tuple, at++); }
+  bool next_is(const void* address) { return PyLong_AsVoidPtr(next()) == address; }
+};
+// Whether modules are the very ones that a snapshot has, each with its own class and dictionary.
+bool same_modules(object snapshot) {
+  reader kept{PyTuple_GetItem(snapshot, 1)};
+  long at = 0;
+  object name, module;
+  while (kept.more()) {
+    reader child{kept.next()};
+    if (!PyDict_Next(PyTuple_GetItem(snapshot, 0), &at, &name, &module) || child.next() != name || !child.next_is(module) || child.next() != held{PyObject_Type(module)}.p ||
+        !child.next_is(held{PyObject_GenericGetDict(module, nullptr)}.p))
+      return false;
   }
+  return !PyDict_Next(PyTuple_GetItem(snapshot, 0), &at, &name, &module);
+}
+// The tensors of a model in which nothing is other than what _fusewright_look saw; null where something is.
+object same_state(object model, object own, object nothing, object saw) {
+  enum { CLASS, MODULES, TENSORS, VALUES, ABSENT, EMPTY, AGAIN };
+  const auto of = [saw](long k) { return reader{PyTuple_GetItem(saw, k)}; };
+  const auto found = [=](object place, object name) { return PyDict_GetItemWithError(place == nothing ? own : place, name); };
+  const object again = PyTuple_GetItem(saw, AGAIN);
+  bool same = held{PyObject_Type(model)}.p == PyTuple_GetItem(saw, CLASS) && (again == nothing || says({PyObject_CallObject(again, nullptr)}));
+  for (reader all = of(MODULES); same && all.more();) same = same_modules(all.next());
+  for (reader all = of(VALUES); same && all.more();) {
+    const object place = all.next(), name = all.next();
+    same = found(place, name) == all.next();
+  }
+  for (reader all = of(ABSENT); same && all.more();) {
+    const object place = all.next();
+    same = !found(place, all.next());
+  }
+  for (reader all = of(EMPTY); same && all.more();) same = PyDict_Size(all.next()) == 0;
+  held state{same ? PyTuple_New(PyTuple_Size(PyTuple_GetItem(saw, TENSORS)) / 3) : nullptr};
+  long k = 0;
+  for (reader all = of(TENSORS); same && all.more(); ++k) {
+    const object place = all.next(), tensor = found(place, all.next());
+    same = all.next_is(tensor);
+    if (same) Py_IncRef(tensor), PyTuple_SetItem(state.p, k, tensor);
+  }
+  if (same) Py_IncRef(state.p);
+  return same ? state.p : nullptr;
+}
+// As _fusewright_state. given: a model, its table.  known: where its snapshot is, None, _fusewright_look.
+object state(object known, object const* given, long) {
+  const held own{PyObject_GenericGetDict(given[0], nullptr)};
+  const object looked = PyDict_GetItemWithError(own.p, PyTuple_GetItem(known, 0));
+  const held saw{looked && PyList_Size(looked) == 1 ? PyList_GetItem(looked, 0) : nullptr};
+  if (saw.p) Py_IncRef(saw.p);  // another thread may empty the list
+  const object found = saw.p ? same_state(given[0], own.p, PyTuple_GetItem(known, 1), saw.p) : nullptr;
   PyErr_Clear();
-  return PyBool_FromLong(matches);
+  if (found) return found;
+  const held both{PyTuple_New(2)};
+  for (long k = 0; k < 2; ++k) Py_IncRef(given[k]), PyTuple_SetItem(both.p, k, given[k]);
+  return PyObject_CallObject(PyTuple_GetItem(known, 2), both.p);
 }
 }  // namespace
