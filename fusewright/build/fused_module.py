@@ -13,6 +13,7 @@ import inspect
 import itertools
 import linecache
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -277,12 +278,14 @@ def _refusal(
     inputs: Sequence[object],
 ) -> str:
     """The first condition that does not hold, or ""."""
-    asked = [f"    if not ({c}):\n        return {c!r}" for c in conditions]
+    asked = [f"    if not ({c}):\n        return {c!r}, locals()" for c in conditions]
     lines = [f"def asked(self, {signature}):", *(f"    {line}" for line in prelude), *asked]
     found: dict[str, Any] = {}
-    exec("\n".join([*lines, "    return ''"]), type(fused).forward.__globals__, found)
+    exec("\n".join([*lines, "    return '', {}"]), type(fused).forward.__globals__, found)
     with torch.no_grad():
-        return str(call(partial(found["asked"], fused), inputs))
+        condition, values = call(partial(found["asked"], fused), inputs)
+    state = re.match(r"type\((\w+) := _fusewright_state", condition)
+    return str(values[state[1]] if state else condition)  # of modules, the table's words
 
 
 def _twin(

@@ -142,6 +142,8 @@ class _Roller:
         """The blocks, if their names are those of a loop."""
         firsts = range(start, start + size * count, size)
         made = self._made(firsts, size)
+        if any(name not in made for name in self._defined_in(start, start + size * count)):
+            return None
         before: dict[int, str] = {}
         read: dict[int, tuple[str, ...]] = {}
         strides: set[int] = set()
@@ -167,6 +169,9 @@ class _Roller:
         stride = next(iter(strides), 0)
         found = _Blocks(start, size, count, named, before, read, stride)
         return found if self._dies_evenly(found) else None
+
+    def _defined_in(self, start: int, end: int) -> set[str]:
+        return {s.defines for s in self.statements[start:end] if s.defines}
 
     def _made(self, firsts: range, size: int) -> dict[str, tuple[int, int]]:
         """What blocks make -> the number of the block, and the place in it."""

@@ -110,8 +110,8 @@ def runtime_block(
     else:
         runtime = cpp_runtime(kernels, snippets)
     tables = [_function(f.table.lines()) for f in forwards if f.table]
-    support = "\n\n\n".join([*tables, runtime.support])
-    return Runtime(runtime.kernels, "\n".join([*imports, *[""] * bool(imports), support]))
+    support = "\n".join([*imports, *[""] * bool(imports), runtime.support])
+    return Runtime(runtime.kernels, support, "\n\n\n".join(tables))
 
 
 def _function(lines: Sequence[str]) -> str:
@@ -247,6 +247,7 @@ def _with_runtime(runtime: Runtime, text: Sequence[str]) -> list[str]:
     """Text, and behind it kernels and support."""
     rule = "# ---- kernels of ModelNew, in the order of its steps ".ljust(WIDTH - 1, "-")
     kernels = [rule, "", *runtime.kernels.split("\n"), "", ""] if runtime.kernels else []
+    kernels += [*runtime.tables.split("\n"), "", ""] if runtime.tables else []
     support = ["# region support: not about this model", "", *runtime.support.split("\n"), "", ""]
     before = "\n".join(text).rstrip().split("\n")
     return [*before, "", "", *kernels, *support, "# endregion", "", ""]

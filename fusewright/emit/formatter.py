@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import textwrap
 import tokenize
 from collections.abc import Iterator
@@ -15,13 +16,21 @@ OPEN, CLOSE = "([{", ")]}"
 def wrap(line: str, indent: int) -> list[str]:
     """One statement, broken at its brackets where it is too long, as `ruff format` does."""
     whole = " " * indent + line
+    if len(whole) > WIDTH and line.startswith("del "):
+        names = _split(line[4:].strip("()"), ",")
+        return [
+            " " * indent + "del (",
+            *(f"{' ' * indent}    {n}," for n in names),
+            " " * indent + ")",
+        ]
     pair = _last_brackets(line) if len(whole) > WIDTH else None
     if pair is None:
         return [whole]
     head, inside, tail = line[: pair[0] + 1], line[pair[0] + 1 : pair[1]], line[pair[1] :]
     first, last = " " * indent + head, " " * indent + tail
     parts, inner = _split(inside, ","), indent + 4
-    if len(" " * inner + inside) <= WIDTH:
+    call = head[-1] == "(" or re.search(r"[\w\])]\[$", head)
+    if len(" " * inner + inside) <= WIDTH and (call or len(parts) == 1):
         return [first, " " * inner + inside, last]
     if len(parts) > 1:
         broken = [part for p in parts for part in wrap(f"{p},", inner)]

@@ -108,7 +108,8 @@ class _Guard:
         self.reached: dict[int, str] = {}
         self.table = module_table(captured, module, scope)
         tensors = self.table.tensors if self.table else ()
-        self.state = self.names.fresh("state") if tensors else ""
+        self.state = self.names.fresh("state") if self.table else ""
+        self.unpacked = [f"*{self.state}"] * bool(tensors)
         for names in tensors:
             self.locals |= dict.fromkeys(names, self.names.fresh(names[0].replace(".", "_")))
         self.snippets: set[Snippet] = set()
@@ -243,7 +244,7 @@ class _Guard:
         """All modules are as the table says, which gives their tensors."""
         if self.table:
             found = self._call(Snippet.STATE, "self", self.table.function)
-            yield f"type({self.state and f'{self.state} := '}{found}) is tuple"
+            yield f"type({self.state} := {found}) is tuple"
         elif methods := sorted(user_methods(type(self.module)) - {"forward"}):
             yield f"self.__dict__.keys().isdisjoint({strings_tuple(methods)})"
 
@@ -268,16 +269,14 @@ class _Guard:
         for k, text in self.reached.items():
             leaves[self.inputs[k]] = self.captured.graph.inputs[k]
             found.append(f"{self.inputs[k]} := {text}")
-        given = [*leaves]
-        if self.state:
-            found.append(f"*{self.state}")
-            given.append(f"*{self.state}")
+        found += self.unpacked
+        given = [*leaves, *self.unpacked]
         batch, asked = self.batch or "0", ["_fusewright_eager()"]
         key = f"({batch}, {self.scope.part})" if self.scope.part else batch  # parts remember apart
         if self.batch:
             asked.append(f"{self.batch} >= 2")
         asked += [self._tensor(name, leaf) for name, leaf in leaves.items()]
-        if self.table and self.state:
+        if self.table and self.unpacked:
             device = "device, " * (self.target.language == "cuda")
             given_to = f"{device}{self.state}, {self.table.function}"
             asked.append(f"_fusewright_state_matches({given_to})")
@@ -343,8 +342,7 @@ class _Guard:
         place = {name: k for k, tied in enumerate(names) for name in tied}
         at = {id(n): place[str(n["name"])] for n in self.leaves if str(n["name"]) in place}
         at |= {id(leaf): len(names) + k for k, leaf in enumerate(graph.inputs)}
-        tensors = [f"*{self.state}"] * bool(self.state)
-        tensors += [self.inputs[k] for k in range(len(self.inputs))]
+        tensors = [*self.unpacked, *(self.inputs[k] for k in range(len(self.inputs)))]
         positions = tuple(at[id(n)] for n in written if id(n) in at)
         given = f"({', '.join(tensors)}{',' * (len(tensors) == 1)})"
         yield self._call(Snippet.NO_SHARED_MEMORY, given, literal(positions))

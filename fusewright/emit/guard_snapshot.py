@@ -31,9 +31,11 @@ def _fusewright_same(module, path, asked):
 
 
 def _fusewright_children(modules):
-    """The modules in one, as what cannot be said of others: names, addresses, classes."""
-    dicts = (0 if child is None else id(child.__dict__) for child in modules.values())
-    return (*zip(modules, map(id, modules.values()), map(type, modules.values()), dicts),)
+    """The modules in one: name, address, class, address of the dictionary."""
+    return tuple(
+        (name, id(child), type(child), 0 if child is None else id(child.__dict__))
+        for name, child in modules.items()
+    )
 
 
 def _fusewright_facts(model, rows, saw, found):
@@ -106,7 +108,11 @@ def _fusewright_look(model, table):
     odd = [(weakref.ref(module), name, asked) for module, name, asked in saw.pop("odd")]
     again = odd and (lambda: all(_fusewright_same(m(), name, asked) for m, name, asked in odd))
     looked = _FusewrightLooked()
-    forget = lambda _, kept=weakref.ref(looked): (kept() or []).clear()
+    kept = weakref.ref(looked)
+
+    def forget(_):
+        (kept() or []).clear()
+
     alive = [weakref.ref(one, forget) for path, one in found.items() if path]
     looked.append((type(model), *map(tuple, saw.values()), again or None, alive))
     model.__dict__["_fusewright_looked"] = looked
@@ -134,21 +140,22 @@ LOOK_IN_PYTHON = f'''{_LOOK}
 def _fusewright_state(model, table):
     """As `_fusewright_look`, which is asked where something is not the very same as it was."""
     own = model.__dict__
-    for kind, modules, tensors, values, absent, empty, again, _ in own.get(
-        "_fusewright_looked", ()
-    ):
-        triples, pairs = ([iter(flat)] * size for flat, size in ((values, 3), (absent, 2)))
-        named = zip(tensors[::3], tensors[1::3])
-        state = [(own if p is None else p).get(name) for p, name in named]
+
+    def found(flat, k):
+        return (own if flat[k] is None else flat[k]).get(flat[k + 1], NotImplemented)
+
+    for saw in tuple(own.get("_fusewright_looked", ())):
+        kind, modules, tensors, values, absent, empty, again, _ = saw
+        state = tuple(found(tensors, k) for k in range(0, len(tensors), 3))
         if (
             type(model) is kind
             and all(_fusewright_children(children) == were for children, were in modules)
-            and all((own if p is None else p).get(n, pairs) is v for p, n, v in zip(*triples))
-            and not any(n in (own if p is None else p) for p, n in zip(*pairs))
-            and [*map(id, state)] == [*tensors[2::3]]
+            and all(found(values, k) is values[k + 2] for k in range(0, len(values), 3))
+            and all(found(absent, k) is NotImplemented for k in range(0, len(absent), 2))
+            and tuple(map(id, state)) == tensors[2::3]
             and not any(empty)
             and (again is None or again())
         ):
-            return (*state,)
+            return state
     return _fusewright_look(model, table)
 '''

@@ -173,11 +173,12 @@ def _fusewright_tensor_matches(tensor, shape, dtype, {parameter}order=None):
 _STATE_MATCHES = '''
 def _fusewright_state_matches({parameter}state, table):
     """Whether the tensors of a model are what its table says."""
-    asked = zip(state, _fusewright_asked(table()))
-    return all(
-        _fusewright_tensor_matches(tensor, shape, dtype, {parameter}*order)
-        for tensor, (shape, dtype, *order) in asked
-    )
+    asked = _fusewright_asked(table())
+    for tensor in state:
+        shape, dtype, *order = next(asked)
+        if not _fusewright_tensor_matches(tensor, shape, dtype, {parameter}*order):
+            return False
+    return True
 '''
 
 # Code for an architecture without `forward_ptx` runs on no other.
@@ -193,17 +194,18 @@ _ONLY = """gpus = range(torch.cuda.device_count())
 
 @dataclass(frozen=True)
 class Runtime:
-    """The two blocks of an emitted file that stand behind its model, as Python.
+    """The blocks of an emitted file that stand behind its model, as Python.
 
     kernels: what is generated for the model; "" without kernels.  support: all else that the model
-    calls, which is not about it.
+    calls, which is not about it.  tables: what modules have to be like; "" where there are none.
     """
 
     kernels: str
     support: str
+    tables: str = ""
 
     def __str__(self) -> str:
-        """Both, as they build themselves without the model, behind `import torch`."""
+        """What builds itself without the model, behind `import torch`."""
         return "\n\n\n".join(filter(None, (self.kernels, self.support)))
 
 

@@ -452,7 +452,7 @@ CHANGES: dict[str, tuple[bool, Callable[[Any], None]]] = {
     "an optimiser step": (True, step),
     "a new parameter": (True, new_parameter),
     "a parameter of another shape": (False, one_for_all),
-    "a plain tensor for a parameter": (False, plain_tensor),
+    "a plain tensor for a parameter": (True, plain_tensor),
     "no bias": (False, setting("linear.bias", None)),
     "frozen": (True, lambda m: m.requires_grad_(False)),
     "float64": (False, lambda m: m.double()),

@@ -124,6 +124,8 @@ def test_tensors_apart_lie_as_they_did() -> None:
 def test_the_guard_asks_for_the_same(
     written: list[torch.Tensor], read: list[torch.Tensor], expected: bool
 ) -> None:
-    scope: dict[str, Callable[[list[torch.Tensor], list[torch.Tensor]], bool]] = {}
+    scope: dict[str, Callable[[tuple[torch.Tensor, ...], tuple[int, ...]], bool]] = {}
     exec(SNIPPETS[Snippet.NO_SHARED_MEMORY], scope)
-    assert scope["_fusewright_no_shared_memory"](written, read) is expected
+    asked = scope["_fusewright_no_shared_memory"]
+    assert asked((*read, *written), tuple(range(len(read), len(read + written)))) is expected
+    assert asked((*written, *read), tuple(range(len(written)))) is expected
