@@ -113,9 +113,8 @@ class _ForwardPrinter:
         packed = self._written(self.captured.results)
         result = evaluate(expression(f"return {packed.text}", [packed]))
         snippets = (s.snippets for s in (*self.statements, result))
-        table, state = self.guard.table, self.guard.state
-        found = [self.guard.locals[tied[0]] for tied in (table.tensors if table else ())]
-        tensors = {name: at for at, name in enumerate(found)}
+        state = self.guard.state
+        tensors = {name: at for at, name in enumerate(self.guard.tensors if state else ())}
         body = with_loops(self.statements, result, tensors, state, self.guard.names)
         lines = (*self._unpacked(tensors, body.outside), *self._ready(), *body.lines)
         return ForwardBody(lines, frozenset[Snippet]().union(*snippets))

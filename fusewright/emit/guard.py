@@ -17,8 +17,9 @@ from torch import nn
 
 from fusewright.common.containers import Plain, Slot, Tree, rebuild
 from fusewright.emit.guard_values import ValueConditions, is_only_plain, values_read
-from fusewright.emit.module_table import ModuleTable, module_table, user_methods
-from fusewright.emit.python_text import NameScope, literal, parameters, shape_tuple, strings_tuple
+from fusewright.emit.model_guard import model_guard, tensor_condition
+from fusewright.emit.module_table import ModuleTable
+from fusewright.emit.python_text import NameScope, literal, parameters
 from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import Containers, EmitScope, reached
 from fusewright.errors import CaptureFailed
@@ -34,8 +35,9 @@ ONE_LINE = 84  # what fits behind `alike = ` in a method
 class ForwardGuard:
     """prelude: statements before the conditions.  conditions: joined by `and`.
 
-    locals: path of a parameter or buffer -> the local variable that is to hold it.  state: the
-    variable of the tuple of these, in the order of the table, or "".
+    locals: path of a parameter or buffer -> the local variable that holds it, or is to hold it.
+    tensors: these variables, each once.  state: the variable of a tuple of them, which is still to
+    be unpacked, or "".
     names: the local names in use.  batch: the variable of the batch size, or "".
     inputs: the variables of the tensors among the arguments, then of those in replaced attributes.
     containers: how others are written.  modules: path of a submodule whose attributes are
@@ -46,6 +48,7 @@ class ForwardGuard:
     prelude: tuple[str, ...]
     conditions: tuple[str, ...]
     locals: Mapping[str, str]
+    tensors: tuple[str, ...]
     state: str
     names: NameScope
     batch: str
@@ -95,8 +98,6 @@ class _Guard:
         self.names = NameScope(taken | {"self", "torch", "type", "repr", "globals", scope.own})
         self.names.taken |= {"alike", *dir(builtins), *scope.values}
         self.values = ValueConditions(type(module).__name__, scope, self.names)
-        self.variables = {"": "self"}
-        self.locals: dict[str, str] = {}
         self.trees = {a.parameter: a.tree for a in captured.arguments}
         self.alike: list[str] = []  # what is asked of containers
         self.parts: list[tuple[str, str]] = []  # variables of the tensors in them, and their places
@@ -106,12 +107,7 @@ class _Guard:
             self._take(name, name, tree)
         self.given = len(self.inputs)  # behind them are tensors of replaced attributes
         self.reached: dict[int, str] = {}
-        self.table = module_table(captured, module, scope)
-        tensors = self.table.tensors if self.table else ()
-        self.state = self.names.fresh("state") if self.table else ""
-        self.unpacked = [f"*{self.state}"] * bool(tensors)
-        for names in tensors:
-            self.locals |= dict.fromkeys(names, self.names.fresh(names[0].replace(".", "_")))
+        self.model = model_guard(captured, module, scope, self.values)
         self.snippets: set[Snippet] = set()
         self.batch = self.names.fresh("batch") if captured.graph.batch else ""
 
@@ -122,9 +118,11 @@ class _Guard:
             "not _fusewright_compiling()",
             *self._arguments(),
             f"type(self) is {self.scope.own}",
-            *self._modules(),
+            *self.model.modules(),
             *self._replaced(),
             *self._all_tensors(),
+            *self.model.tied(),
+            *self.model.values(),
             *self._values(),
             *self._gradients(),
             *self._no_shared_memory(),
@@ -134,15 +132,16 @@ class _Guard:
         return ForwardGuard(
             prelude=tuple(self._prelude()),
             conditions=tuple(conditions),
-            locals=self.locals,
-            state=self.state,
+            locals=self.model.locals,
+            tensors=tuple(self.model.tensors),
+            state=self.model.state,
             names=self.names,
             batch=self.batch,
             inputs=inputs,
             containers=self.containers,
-            modules=self.variables,
-            table=self.table,
-            snippets=frozenset(self.snippets),
+            modules=self.model.variables,
+            table=self.model.table,
+            snippets=frozenset(self.snippets | self.model.snippets),
         )
 
     # -- arguments
@@ -172,8 +171,8 @@ class _Guard:
         """Attributes that forward replaces are built like those that it was captured with; their
         tensors are asked for with all others."""
         for r in self.captured.replaced:
-            yield from self._owner(r.place.path)
-            owner = self.variables[r.place.path]
+            yield from self.model.owner(r.place.path)
+            owner = self.model.variables[r.place.path]
             text = (
                 f"{owner}.{self._registry(r.place.path, r.place.name)}.get({literal(r.place.name)})"
             )
@@ -232,34 +231,9 @@ class _Guard:
         for path, value in self.plain:
             yield from self.values.unchanged(path, value, f"argument {path}")
 
-    def _tensor(self, text: str, leaf: Node) -> str:
-        shape = shape_tuple(leaf.shape, self.batch)
-        device = ", device" if self.target.language == "cuda" else ""
-        order = f", {leaf.order}" if leaf.order else ""
-        return f"_fusewright_tensor_matches({text}, {shape}, {leaf.dtype}{device}{order})"
-
-    # -- modules
-
-    def _modules(self) -> Iterator[str]:
-        """All modules are as the table says, which gives their tensors."""
-        if self.table:
-            found = self._call(Snippet.STATE, "self", self.table.function)
-            yield f"type({self.state} := {found}) is tuple"
-        elif methods := sorted(user_methods(type(self.module)) - {"forward"}):
-            yield f"self.__dict__.keys().isdisjoint({strings_tuple(methods)})"
-
     def _call(self, snippet: Snippet, *arguments: str) -> str:
         self.snippets.add(snippet)
         return f"{snippet}({', '.join(arguments)})"
-
-    def _owner(self, path: str) -> Iterator[str]:
-        """A module whose attribute is replaced gets a variable."""
-        above, _, name = path.rpartition(".")
-        if path not in self.variables:
-            yield from self._owner(above)
-            self.variables[path] = self.names.fresh(path.replace(".", "_"))
-            found = f"{self.variables[above]}._modules[{literal(name)}]"
-            yield f"({self.variables[path]} := {found}) is not None"
 
     # -- tensors and values of modules
 
@@ -269,17 +243,15 @@ class _Guard:
         for k, text in self.reached.items():
             leaves[self.inputs[k]] = self.captured.graph.inputs[k]
             found.append(f"{self.inputs[k]} := {text}")
-        found += self.unpacked
-        given = [*leaves, *self.unpacked]
+        device = "device" if self.target.language == "cuda" else ""
+        found += self.model.found()
+        given = [*leaves, *self.model.given()]
         batch, asked = self.batch or "0", ["_fusewright_eager()"]
         key = f"({batch}, {self.scope.part})" if self.scope.part else batch  # parts remember apart
         if self.batch:
             asked.append(f"{self.batch} >= 2")
-        asked += [self._tensor(name, leaf) for name, leaf in leaves.items()]
-        if self.table and self.unpacked:
-            device = "device, " * (self.target.language == "cuda")
-            given_to = f"{device}{self.state}, {self.table.function}"
-            asked.append(f"_fusewright_state_matches({given_to})")
+        asked += [tensor_condition(name, leaf, self.batch, device) for name, leaf in leaves.items()]
+        asked += self.model.like(device)
         if given:
             asked.append(f"_fusewright_cache_guard({', '.join([key, *given])})")
             known = self._call(Snippet.GUARD_HIT, key, *found)
@@ -292,9 +264,7 @@ class _Guard:
         return next((r for r in registries if name in getattr(module, r)), "__dict__")
 
     def _values(self) -> Iterator[str]:
-        """Values are what they were: of the module, unless they are in the table, and others."""
-        for s in () if self.table else self.captured.settings:
-            yield from self.values.unchanged(f"self.{s.name}", s.value, f"attribute {s.name}")
+        """The top level of the user's file, and PyTorch's default, are what they were."""
         for name, value in self.globals.items():
             hidden = any(p.name == name for p in self.parameters)
             reach = "globals()[{0!r}]" if hidden and self.scope.reach == "{0}" else self.scope.reach
@@ -338,11 +308,13 @@ class _Guard:
         written = list(dict.fromkeys(written))
         if not written:
             return
-        names = self.table.tensors if self.table else ()
-        place = {name: k for k, tied in enumerate(names) for name in tied}
-        at = {id(n): place[str(n["name"])] for n in self.leaves if str(n["name"]) in place}
-        at |= {id(leaf): len(names) + k for k, leaf in enumerate(graph.inputs)}
-        tensors = [*self.unpacked, *(self.inputs[k] for k in range(len(self.inputs)))]
+        place = {name: k for k, name in enumerate(self.model.tensors)}
+        names = ((n, str(n["name"])) for n in self.leaves)
+        at = {
+            id(n): place[self.model.locals[name]] for n, name in names if name in self.model.locals
+        }
+        at |= {id(leaf): len(place) + k for k, leaf in enumerate(graph.inputs)}
+        tensors = [*self.model.given(), *(self.inputs[k] for k in range(len(self.inputs)))]
         positions = tuple(at[id(n)] for n in written if id(n) in at)
         given = f"({', '.join(tensors)}{',' * (len(tensors) == 1)})"
         yield self._call(Snippet.NO_SHARED_MEMORY, given, literal(positions))

@@ -12,10 +12,11 @@ dictionary is not in it either, so that no cycle keeps the model.
 
 from __future__ import annotations
 
-# A snapshot is one tuple, whose fields `state` has in the same order.
+# The last lines of `_fusewright_look` have the fields of a snapshot in the order in which `state`
+# reads them. None stands for the model's own dictionary; a name without a value must not be there.
 _LOOK = '''
 class _FusewrightLooked(list):
-    """What `_fusewright_look` saw in a model. A copy of it is empty, and looks for itself."""
+    """What `_fusewright_look` saw in a model; a copy of the model looks for itself."""
 
     def __reduce__(self):
         return _FusewrightLooked, ()
@@ -30,83 +31,70 @@ def _fusewright_same(module, path, asked):
     return module is asked or (type(module) is type(asked) and repr(module) == repr(asked))
 
 
-def _fusewright_children(modules):
-    """The modules in one: name, address, class, address of the dictionary."""
-    return tuple(
-        (name, id(child), type(child), 0 if child is None else id(child.__dict__))
-        for name, child in modules.items()
-    )
+def _fusewright_look(model, table, device=None):
+    """The tensors of a model that is as its table says; or the name of what is not.
 
-
-def _fusewright_facts(model, rows, saw, found):
-    """All that has to hold for a model, the first row's: in words, and whether it does.
-
-    Fills `saw`, where None stands for the model's own dictionary, and `found`, by path.
+    What it saw is kept with the model. Given a device, it looks at the tensors, too.
     """
+    import weakref
+
+    found, modules, facts, keys, tensors, odd = {}, [], [], [], [], []
+    hooks, every = ("_forward_hooks", "_forward_pre_hooks"), torch.nn.modules.module
+    empty = [getattr(every, f"_global{name}") for name in hooks if model._modules]
+    if any(empty):
+        return "hooks of all modules"
+    rows = table()
     waiting = [("", model, next(iter(rows)))]
     while waiting:
         path, module, row = waiting.pop()
-        if type(row) is not str:  # no module, or one that is also elsewhere
-            yield f"{path} is the same module", module is (row and found[row[0]])
+        if type(row) is not str:  # no module, or one that is elsewhere, too
+            if module is not (row and found[row[0]]):
+                return path
             continue
         row, kind, at = rows[row], type(module), path and f"{path}."
-        yield f"{path or 'the model'} is a {row['class']}", row["class"] in (kind, str(kind))
-        own = module.__dict__
-        where, found[path] = own if path else None, module
-        hooks = ("_forward_hooks", "_forward_pre_hooks") if path else ()
-        yield f"{path} has no hooks", not any(own[name] for name in hooks)
-        saw["empty"] += [own[name] for name in hooks]
-        for name in ("_parameters", "_buffers", "_modules", *hooks):
-            saw["values"] += [where, name, own[name]]
-        users = [vars(c) for c in kind.__mro__ if c.__module__.partition(".")[0] != "torch"]
-        methods = {n for c in users for n in c if isinstance(c[n], type(lambda: 0))}
-        methods = {"forward" if path else "", *(n for n in methods if n[:2] != "__")}
-        for name in methods if path else methods - {"forward"}:
-            yield f"{at}{name} is as its class says", name not in own
-            saw["absent"] += [where, name]
+        if row["class"] is not kind and row["class"] != str(kind):
+            return f"{at}__class__"
+        found[path], own = module, module.__dict__
+        place, mine = (own, hooks) if path else (None, ())
+        methods = [*row.get("methods", ()), *["forward"] * bool(path)]
+        wrong = [name for name in methods if name in own] + [name for name in mine if own[name]]
+        empty += [own[name] for name in mine]
+        registries = "_parameters", "_buffers", "_modules"
+        facts += [(place, name, own[name]) for name in (*registries, *mine)]
+        facts += [(place, name) for name in methods]
         for name, asked in row.get("tensors", {}).items():
-            places = [own[p] for p in ("_parameters", "_buffers") if name in own[p]]
-            place = where if name in own else (places or [{}])[0]
-            tensor = found[at + name] = (own if place is None else place).get(name)
+            facts += [(place, name)] * (name not in own)
+            places = [own[p] for p in registries if name in own[p]]
+            where = place if name in own else (places or [{}])[0]
+            tensor = found[at + name] = (own if where is None else where).get(name)
             if type(asked) is str:
-                yield f"{at}{name} is {asked}", tensor is found[asked]
-                saw["values"] += [place, name, tensor]
+                facts.append((where, name, tensor))
+                fits = tensor is found[asked]
             else:
-                yield f"{at}{name} is a tensor", isinstance(tensor, torch.Tensor)
-                saw["tensors"] += [place, name, tensor]
-            saw["absent"] += [where, name] if name not in own else []
+                tensors.append((where, name, tensor))
+                shape, dtype, *order = asked
+                laid = shape, dtype, device, *order
+                fits = device is None or _fusewright_tensor_matches(tensor, *laid)
+            wrong += [name] * (not (fits and isinstance(tensor, torch.Tensor)))
         for name, asked in row.get("values", {}).items():
-            yield f"{at}{name} is {asked!r}", _fusewright_same(module, name, asked)
-            value = own.get(name)
-            flat = value if type(value) is tuple else (value,)
-            fixed = not any(isinstance(one, (list, dict, tuple)) for one in flat)
-            if fixed and name in own and not hasattr(kind, name):
-                saw["values"] += [where, name, value]
+            wrong += [name] * (not _fusewright_same(module, name, asked))
+            if name in own and not hasattr(kind, name) and not {"[", "{"} & {*repr(own[name])}:
+                facts.append((place, name, own[name]))
             else:
-                saw["odd"].append((module, name, asked))
+                odd.append((weakref.ref(module), name, asked))
         inside, children = row.get("modules", {}), own["_modules"]
-        yield f"{path or 'the model'} holds {[*inside]}", [*children] == [*inside]
-        saw["modules"].append((children, _fusewright_children(children)))
-        waiting += [(at + name, children[name], inside[name]) for name in reversed([*inside])]
-
-
-def _fusewright_look(model, table):
-    """The tensors of a model that is as its table says; or, in words, what is not so."""
-    import weakref
-
-    everywhere, found = torch.nn.modules.module, {}
-    hooks = [everywhere._global_forward_hooks, everywhere._global_forward_pre_hooks]
-    saw = {name: [] for name in ("modules", "tensors", "values", "absent", "empty", "odd")}
-    saw["empty"] += hooks if model._modules else []
-    if any(saw["empty"]):
-        return "there are no hooks for all modules"
-    for fact, holds in _fusewright_facts(model, table(), saw, found):
-        if not holds:
-            return fact
-    tensors = tuple(saw["tensors"][2::3])
-    saw["tensors"][2::3] = map(id, tensors)
-    odd = [(weakref.ref(module), name, asked) for module, name, asked in saw.pop("odd")]
-    again = odd and (lambda: all(_fusewright_same(m(), name, asked) for m, name, asked in odd))
+        keys.append((children, [*inside]))
+        wrong += ["_modules"] * ([*children] != [*inside])
+        if wrong:
+            return f"{at}{wrong[0]}"
+        for name in reversed([*inside]):
+            child = children[name]
+            waiting.append((at + name, child, inside[name]))
+            if child is None:
+                facts.append((children, name, None))
+            else:
+                modules.append((children, name, id(child), type(child), child.__dict__))
+    again = [lambda: all(_fusewright_same(one(), name, asked) for one, name, asked in odd)]
     looked = _FusewrightLooked()
     kept = weakref.ref(looked)
 
@@ -114,26 +102,17 @@ def _fusewright_look(model, table):
         (kept() or []).clear()
 
     alive = [weakref.ref(one, forget) for path, one in found.items() if path]
-    looked.append((type(model), *map(tuple, saw.values()), again or None, alive))
+    named = [(where, name, id(tensor)) for where, name, tensor in tensors]
+    fields = modules, facts, keys, empty, again * bool(odd), named, alive
+    looked.append((type(model), *map(tuple, fields)))
     model.__dict__["_fusewright_looked"] = looked
-    return tensors
-
-
-def _fusewright_asked(rows, row=None):
-    """What a table asks of tensors, in the order of `_fusewright_look`."""
-    row = rows[row or next(iter(rows))]
-    yield from (asked for asked in row.get("tensors", {}).values() if type(asked) is tuple)
-    for inside in row.get("modules", {}).values():
-        if type(inside) is str:
-            yield from _fusewright_asked(rows, inside)
+    return tuple(tensor for _, _, tensor in tensors)
 '''
 # Before the kernels are built.
-LOOK = f'''{_LOOK}
+LOOK = f"""{_LOOK}
 
-def _fusewright_state(model, table):
-    """As `_fusewright_look`; C++ compares with what that saw, once it is built."""
-    return _fusewright_look(model, table)
-'''
+_fusewright_state = _fusewright_look  # until C++ compares with what that saw
+"""
 # For files that have no kernels.
 LOOK_IN_PYTHON = f'''{_LOOK}
 
@@ -141,20 +120,27 @@ def _fusewright_state(model, table):
     """As `_fusewright_look`, which is asked where something is not the very same as it was."""
     own = model.__dict__
 
-    def found(flat, k):
-        return (own if flat[k] is None else flat[k]).get(flat[k + 1], NotImplemented)
+    def found(where, name, *_):
+        return (own if where is None else where).get(name, NotImplemented)
+
+    def same(where, name, value=NotImplemented):
+        return found(where, name) is value
+
+    def same_module(where, name, address, kind, inside):
+        child = found(where, name)
+        return id(child) == address and type(child) is kind and child.__dict__ is inside
 
     for saw in tuple(own.get("_fusewright_looked", ())):
-        kind, modules, tensors, values, absent, empty, again, _ = saw
-        state = tuple(found(tensors, k) for k in range(0, len(tensors), 3))
+        kind, modules, facts, keys, empty, again, tensors, _ = saw
+        state = tuple(found(*one) for one in tensors)
         if (
             type(model) is kind
-            and all(_fusewright_children(children) == were for children, were in modules)
-            and all(found(values, k) is values[k + 2] for k in range(0, len(values), 3))
-            and all(found(absent, k) is NotImplemented for k in range(0, len(absent), 2))
-            and tuple(map(id, state)) == tensors[2::3]
+            and all(same_module(*one) for one in modules)
+            and all(same(*one) for one in facts)
+            and all([*where] == names for where, names in keys)
             and not any(empty)
-            and (again is None or again())
+            and all(ask() for ask in again)
+            and [*map(id, state)] == [address for _, _, address in tensors]
         ):
             return state
     return _fusewright_look(model, table)

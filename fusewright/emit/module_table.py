@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from fusewright.common.containers import PLAIN_TYPES
-from fusewright.emit.python_text import literal, shape_tuple
+from fusewright.emit.python_text import literal, shape_tuple, strings_tuple
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.attribute_reads import FUNCTION, is_plain
@@ -53,11 +53,9 @@ class ModuleTable:
         ]
 
 
-def module_table(captured: Captured, module: nn.Module, scope: EmitScope) -> ModuleTable | None:
-    """The table for a module as it was captured; None if it has neither modules nor tensors."""
+def module_table(captured: Captured, module: nn.Module, scope: EmitScope) -> ModuleTable:
+    """The table for a module as it was captured."""
     rows = _Rows(captured, module, scope)
-    if not (module._modules or rows.leaves):
-        return None
     root = rows.row("", module)
     function = f"{FUNCTION_NAME}_{scope.part}" if scope.part else FUNCTION_NAME
     return ModuleTable(function, MappingProxyType(rows.below(root)), tuple(rows.tensors))
@@ -87,7 +85,7 @@ class _Rows:
     def _canonical(self, name: str) -> str:
         """The name with the first path of the module that has it."""
         owner, _, last = name.rpartition(".")
-        return _joined(self.first[id(self.module.get_submodule(owner))], last)
+        return joined(self.first[id(self.module.get_submodule(owner))], last)
 
     def _tied(self) -> dict[str, str]:
         """Path of a tensor that has to be another one -> that one's, which is found before."""
@@ -113,6 +111,8 @@ class _Rows:
         modules = {name: self._child(path, name, inside) for name in child._modules}
         more = {"modules": modules, "tensors": tensors, "values": values}
         columns |= {name: _dict(column) for name, column in more.items() if column}
+        if methods := sorted(user_methods(kind) - {"forward"}):
+            columns["methods"] = strings_tuple(methods)
         text = _dict(columns)
         if text not in self.names:
             wanted, k = kind.__name__ if path else self.scope.own, 1
@@ -139,7 +139,7 @@ class _Rows:
         child = self.module.get_submodule(path)._modules[name]
         if child is None:
             return "None"
-        own, first = _joined(path, name), self.first[id(child)]
+        own, first = joined(path, name), self.first[id(child)]
         if first != own:
             return f"({literal(first)},)"
         inside.append(self.row(own, child))
@@ -148,7 +148,7 @@ class _Rows:
     def _tensors(self, path: str, child: nn.Module) -> dict[str, str]:
         columns: dict[str, str] = {}
         for name in (*child._parameters, *child._buffers, *child.__dict__):
-            own = _joined(path, name)
+            own = joined(path, name)
             if own in self.tied:
                 columns[name] = literal(self.tied[own])
             elif own in self.leaves:
@@ -174,13 +174,14 @@ class _Rows:
         if is_plain(value) or isinstance(value, Enum):
             return f"({literal(AS_TEXT)}, {literal(repr(value))})"
         raise CaptureFailed(
-            f"{type(self.module).__name__}.forward: attribute {_joined(one.path, one.name)} is a "
+            f"{type(self.module).__name__}.forward: attribute {joined(one.path, one.name)} is a "
             f"{type(value).__name__}, and the emitted file could not notice a change of it. Use "
             "numbers, strings or tensors."
         )
 
 
-def _joined(path: str, name: str) -> str:
+def joined(path: str, name: str) -> str:
+    """The name of what a module has, from the model on."""
     return f"{path}.{name}" if path else name
 
 
@@ -231,7 +232,7 @@ def tied_paths(module: nn.Module) -> Iterator[list[str]]:
     for path, child in module.named_modules():
         for name, tensor in (*child._parameters.items(), *child._buffers.items()):
             if tensor is not None:
-                groups.setdefault(id(tensor), []).append(_joined(path, name))
+                groups.setdefault(id(tensor), []).append(joined(path, name))
     return (group for group in groups.values() if len(group) > 1)
 
 

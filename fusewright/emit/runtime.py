@@ -118,6 +118,9 @@ ANSWERS: Mapping[Snippet, Answer] = MappingProxyType(
     known = (*_FUSEWRIGHT_GUARD_CACHE, torch.is_grad_enabled, "is_nested", "layout", torch.strided)
     known += _FUSEWRIGHT_LOOKING_ON""",
         ),
+        Snippet.MODULE_MATCHES: Answer(
+            "module_matches", '    known = ("_forward_hooks", "_forward_pre_hooks", "forward")'
+        ),
         Snippet.STATE: Answer(
             "state", '    known = ("_fusewright_looked", None, _fusewright_look)'
         ),
@@ -155,7 +158,7 @@ def _fusewright_eager():
 '''
 
 _TENSOR = '''
-def _fusewright_tensor_matches(tensor, shape, dtype, {parameter}order=None):
+def _fusewright_tensor_matches(tensor, shape, dtype, {device}, order=None):
     """Whether a tensor is what the kernels were written for, and needs no gradient."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
@@ -168,17 +171,6 @@ def _fusewright_tensor_matches(tensor, shape, dtype, {parameter}order=None):
         and not tensor.is_neg()
         and not (tensor.requires_grad and torch.is_grad_enabled())
     )
-'''
-
-_STATE_MATCHES = '''
-def _fusewright_state_matches({parameter}state, table):
-    """Whether the tensors of a model are what its table says."""
-    asked = _fusewright_asked(table())
-    for tensor in state:
-        shape, dtype, *order = next(asked)
-        if not _fusewright_tensor_matches(tensor, shape, dtype, {parameter}*order):
-            return False
-    return True
 '''
 
 # Code for an architecture without `forward_ptx` runs on no other.
@@ -218,7 +210,7 @@ class LanguageRuntime:
     packages: str
     sources: str
     autocast: str
-    parameter: str
+    device: str
     place: str
     empty: str
 
@@ -234,7 +226,7 @@ _CPP = LanguageRuntime(
         "extra_cflags": [f"-march={next(found, 'native')}", *flags.split()],
         "extra_ldflags": ["-fopenmp"],""",
     autocast='getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_cpu_enabled)',
-    parameter="",
+    device='device="cpu"',
     place="tensor.is_cpu",
     empty=CPU_MEMORY,
 )
@@ -248,7 +240,7 @@ _CUDA = LanguageRuntime(
         "cuda_sources": [_FUSEWRIGHT_DEVICE_LIBRARY, _FUSEWRIGHT_CUDA, _FUSEWRIGHT_BINDINGS],
         "extra_cuda_cflags": flags.split(),""",
     autocast="torch.is_autocast_enabled",
-    parameter="device, ",
+    device="device",
     place="tensor.is_cuda\n        and tensor.get_device() == device",
     empty=CUDA_MEMORY,
 )
@@ -320,8 +312,7 @@ def _runtime(
         *(building if table else []),
         _GUARD.format(autocast=language.autocast),
         *(texts[snippet] for snippet in Snippet if snippet in called),
-        _TENSOR.format(parameter=language.parameter, place=language.place),
-        *[_STATE_MATCHES.format(parameter=language.parameter)] * (Snippet.STATE in called),
+        _TENSOR.format(device=language.device, place=language.place),
     ]
     support = "\n\n\n".join(p.strip("\n") for p in pieces if p)
     return Runtime(_string(name, source.kernels) if table else "", support)

@@ -24,6 +24,7 @@ class Snippet(StrEnum):
 
     EMPTY = "_fusewright_empty"
     GUARD_HIT = "_fusewright_guard_hit"
+    MODULE_MATCHES = "_fusewright_module_matches"
     STATE = "_fusewright_state"
     NO_SHARED_MEMORY = "_fusewright_no_shared_memory"
     INCREMENT_VERSION = "_fusewright_increment_version"
@@ -34,6 +35,20 @@ class Snippet(StrEnum):
     IEEE = "_fusewright_ieee"
     ON_HUGE_PAGES = "_fusewright_on_huge_pages"
 
+
+_MODULE_MATCHES = '''
+_FUSEWRIGHT_HOOKS = torch.nn.modules.module._global_forward_hooks
+_FUSEWRIGHT_PRE_HOOKS = torch.nn.modules.module._global_forward_pre_hooks
+
+
+def _fusewright_module_matches(module, kind):
+    """Whether calling a submodule does what its class says and nothing else."""
+    return (
+        type(module) is kind
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        and "forward" not in module.__dict__
+    )
+'''
 
 _NO_SHARED_MEMORY = '''
 def _fusewright_no_shared_memory(tensors, positions):
@@ -109,6 +124,7 @@ def _fusewright_ieee(call):
 SNIPPETS: Mapping[Snippet, str] = MappingProxyType(
     {
         Snippet.GUARD_HIT: GUARD_HIT,
+        Snippet.MODULE_MATCHES: _MODULE_MATCHES,
         Snippet.STATE: LOOK,
         Snippet.NO_SHARED_MEMORY: _NO_SHARED_MEMORY,
         Snippet.INCREMENT_VERSION: _INCREMENT_VERSION,

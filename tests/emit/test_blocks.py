@@ -168,7 +168,12 @@ def random_blocks(seed: int) -> Sequence[str]:
     for k in range(count):
         mine: list[str] = []
         for place, (makes, picks) in enumerate(plan):
-            reach = ["x", *[*before, *before][-2:], *mine, *(f"layers_{k}_w{j}" for j in range(width))]
+            reach = [
+                "x",
+                *[*before, *before][-2:],
+                *mine,
+                *(f"layers_{k}_w{j}" for j in range(width)),
+            ]
             given = [reach[int(p * len(reach))] for p in picks]
             if draw.random() < disturbed:
                 given = [*given[::-1], "first"]

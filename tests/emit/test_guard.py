@@ -24,6 +24,7 @@ from torch.nn.utils import parametrizations, prune
 from torch.overrides import TorchFunctionMode
 from torch.torch_version import TorchVersion
 
+from fusewright.emit.model_guard import MOST_IN_FORWARD
 from fusewright.errors import CaptureFailed
 from tests.support.emitting import Emitted, emit_text
 
@@ -82,12 +83,23 @@ SOURCE = """
 """
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emitted]:
+# The same with many modules, of which a table says what they have to be like.
+MANY = SOURCE.replace(
+    "self.slope = slope",
+    f"self.slope, self.rest = slope, nn.ModuleList([nn.ReLU() for _ in range({MOST_IN_FORWARD})])",
+)
+
+
+@pytest.fixture(scope="module", params=["few modules", "many modules"])
+def built(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Emitted]:
     folder = tmp_path_factory.mktemp("guard")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "kernels"))
-        yield emit_text(SOURCE, folder)
+        emitted = emit_text(SOURCE if request.param == "few modules" else MANY, folder)
+        assert ("_fusewright_modules()" in emitted.text) is (request.param == "many modules")
+        yield emitted
 
 
 @pytest.fixture(params=["new", "seen"])
@@ -452,7 +464,7 @@ CHANGES: dict[str, tuple[bool, Callable[[Any], None]]] = {
     "an optimiser step": (True, step),
     "a new parameter": (True, new_parameter),
     "a parameter of another shape": (False, one_for_all),
-    "a plain tensor for a parameter": (True, plain_tensor),
+    "a plain tensor for a parameter": (False, plain_tensor),
     "no bias": (False, setting("linear.bias", None)),
     "frozen": (True, lambda m: m.requires_grad_(False)),
     "float64": (False, lambda m: m.double()),
@@ -486,6 +498,8 @@ CHANGES: dict[str, tuple[bool, Callable[[Any], None]]] = {
 @pytest.mark.parametrize("case", CHANGES)
 def test_changes_of_the_module(emitted: Any, case: str) -> None:
     kernels, change = CHANGES[case]
+    if change is plain_tensor:  # a table finds tensors wherever an attribute may be
+        kernels = hasattr(emitted, "_fusewright_modules")
     pair = Pair(emitted)
     pair.both(change)
     with torch.no_grad():

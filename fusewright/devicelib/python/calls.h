@@ -15,7 +15,7 @@ extern object PyExc_RuntimeError, PyExc_TypeError;
 object PyBool_FromLong(long);
 object PyCFunction_NewEx(PyMethodDef*, object, object);
 object PyDict_GetItemWithError(object, object);
-int PyDict_Next(object, long*, object*, object*);
+object PyDict_Keys(object);
 long PyDict_Size(object);
 void PyErr_Clear();
 object PyErr_Format(object, const char*, ...);
@@ -29,6 +29,7 @@ object PyObject_CallObject(object, object);
 object PyObject_GenericGetDict(object, void*);
 object PyObject_GetAttr(object, object);
 int PyObject_IsTrue(object);
+int PyObject_RichCompareBool(object, object, int);
 object PyObject_Type(object);
 object PyTuple_GetItem(object, long);
 object PyTuple_New(long);
@@ -40,6 +41,7 @@ void Py_IncRef(object);
 
 namespace {
 const int FASTCALL = 0x80;  // METH_FASTCALL: a function gets an array of arguments and their count
+const int EQUAL = 2;        // Py_EQ
 
 object taken(object const*& given) { return *given++; }
 // Starts a kernel; other threads of Python go on while it runs.
@@ -86,65 +88,60 @@ object guard_hit(object known, object const* given, long count) {
   return PyBool_FromLong(0);
 }
 
-// A tuple that is read from front to back.
-struct reader {
-  object tuple;
-  long at = 0;
-  bool more() const { return at < PyTuple_Size(tuple); }
-  object next() { return PyTuple_GetItem(tuple, at++); }
-  bool next_is(const void* address) { return PyLong_AsVoidPtr(next()) == address; }
-};
-// Whether modules are the very ones that a snapshot has, each with its own class and dictionary.
-bool same_modules(object snapshot) {
-  reader kept{PyTuple_GetItem(snapshot, 1)};
-  long at = 0;
-  object name, module;
-  while (kept.more()) {
-    reader child{kept.next()};
-    if (!PyDict_Next(PyTuple_GetItem(snapshot, 0), &at, &name, &module) || child.next() != name || !child.next_is(module) || child.next() != held{PyObject_Type(module)}.p ||
-        !child.next_is(held{PyObject_GenericGetDict(module, nullptr)}.p))
-      return false;
+// As _fusewright_module_matches. given: a module, its class.  names: of its hooks, then "forward".
+object module_matches(object names, object const* given, long) {
+  bool matches = held{PyObject_Type(given[0])}.p == given[1];
+  const held own{matches ? PyObject_GenericGetDict(given[0], nullptr) : nullptr};
+  for (long k = 0; matches && k < 3; ++k) {
+    const object found = PyDict_GetItemWithError(own.p, PyTuple_GetItem(names, k));
+    matches = k < 2 ? found && !PyObject_IsTrue(found) : !found;
   }
-  return !PyDict_Next(PyTuple_GetItem(snapshot, 0), &at, &name, &module);
-}
-// The tensors of a model in which nothing is other than what _fusewright_look saw; null where something is.
-object same_state(object model, object own, object nothing, object saw) {
-  enum { CLASS, MODULES, TENSORS, VALUES, ABSENT, EMPTY, AGAIN };
-  const auto of = [saw](long k) { return reader{PyTuple_GetItem(saw, k)}; };
-  const auto found = [=](object place, object name) { return PyDict_GetItemWithError(place == nothing ? own : place, name); };
-  const object again = PyTuple_GetItem(saw, AGAIN);
-  bool same = held{PyObject_Type(model)}.p == PyTuple_GetItem(saw, CLASS) && (again == nothing || says({PyObject_CallObject(again, nullptr)}));
-  for (reader all = of(MODULES); same && all.more();) same = same_modules(all.next());
-  for (reader all = of(VALUES); same && all.more();) {
-    const object place = all.next(), name = all.next();
-    same = found(place, name) == all.next();
-  }
-  for (reader all = of(ABSENT); same && all.more();) {
-    const object place = all.next();
-    same = !found(place, all.next());
-  }
-  for (reader all = of(EMPTY); same && all.more();) same = PyDict_Size(all.next()) == 0;
-  held state{same ? PyTuple_New(PyTuple_Size(PyTuple_GetItem(saw, TENSORS)) / 3) : nullptr};
-  long k = 0;
-  for (reader all = of(TENSORS); same && all.more(); ++k) {
-    const object place = all.next(), tensor = found(place, all.next());
-    same = all.next_is(tensor);
-    if (same) Py_IncRef(tensor), PyTuple_SetItem(state.p, k, tensor);
-  }
-  if (same) Py_IncRef(state.p);
-  return same ? state.p : nullptr;
-}
-// As _fusewright_state. given: a model, its table.  known: where its snapshot is, None, _fusewright_look.
-object state(object known, object const* given, long) {
-  const held own{PyObject_GenericGetDict(given[0], nullptr)};
-  const object looked = PyDict_GetItemWithError(own.p, PyTuple_GetItem(known, 0));
-  const held saw{looked && PyList_Size(looked) == 1 ? PyList_GetItem(looked, 0) : nullptr};
-  if (saw.p) Py_IncRef(saw.p);  // another thread may empty the list
-  const object found = saw.p ? same_state(given[0], own.p, PyTuple_GetItem(known, 1), saw.p) : nullptr;
   PyErr_Clear();
-  if (found) return found;
+  return PyBool_FromLong(matches);
+}
+
+// The tensors of a model whose every object is the one that _fusewright_look saw; else what that says now.
+// given: a model, its table.  known: the name of the snapshot, None, _fusewright_look.
+object state(object known, object const* given, long) {
+  enum { CLASS, MODULES, FACTS, KEYS, EMPTY, AGAIN, TENSORS };
+  const auto of = [](object tuple, long k) { return PyTuple_GetItem(tuple, k); };
+  const held own{PyObject_GenericGetDict(given[0], nullptr)};
+  const object looked = PyDict_GetItemWithError(own.p, of(known, 0));
+  const held saw{looked && PyList_Size(looked) ? PyList_GetItem(looked, 0) : nullptr};
+  bool same = saw.p && held{PyObject_Type(given[0])}.p == of(saw.p, CLASS);
+  Py_IncRef(saw.p);  // another thread may empty the list
+  const auto all = [&](long field, auto holds) {
+    const object entries = saw.p ? of(saw.p, field) : nullptr;
+    for (long k = 0; same && k < PyTuple_Size(entries); ++k) same = holds(of(entries, k));
+  };
+  const auto found = [&](object entry) {
+    const object place = of(entry, 0);
+    return PyDict_GetItemWithError(place == of(known, 1) ? own.p : place, of(entry, 1));
+  };
+  const auto is_found = [&](object entry) { return PyLong_AsVoidPtr(of(entry, 2)) == found(entry); };
+  all(AGAIN, [](object ask) { return says({PyObject_CallObject(ask, nullptr)}); });
+  all(MODULES, [&](object entry) {
+    const object module = found(entry);
+    return is_found(entry) && held{PyObject_Type(module)}.p == of(entry, 3) &&
+           held{PyObject_GenericGetDict(module, nullptr)}.p == of(entry, 4);
+  });
+  all(FACTS, [&](object entry) { return found(entry) == (PyTuple_Size(entry) > 2 ? of(entry, 2) : nullptr); });
+  all(KEYS, [&](object entry) {
+    return PyObject_RichCompareBool(held{PyDict_Keys(of(entry, 0))}.p, of(entry, 1), EQUAL) == 1;
+  });
+  all(EMPTY, [](object hooks) { return PyDict_Size(hooks) == 0; });
+  const held tensors{same ? PyTuple_New(PyTuple_Size(of(saw.p, TENSORS))) : nullptr};
+  long k = 0;
+  all(TENSORS, [&](object entry) {
+    const object tensor = found(entry);
+    if (!is_found(entry)) return false;
+    Py_IncRef(tensor);
+    return PyTuple_SetItem(tensors.p, k++, tensor) == 0;
+  });
+  PyErr_Clear();
+  if (same) return Py_IncRef(tensors.p), tensors.p;
   const held both{PyTuple_New(2)};
-  for (long k = 0; k < 2; ++k) Py_IncRef(given[k]), PyTuple_SetItem(both.p, k, given[k]);
-  return PyObject_CallObject(PyTuple_GetItem(known, 2), both.p);
+  for (k = 0; k < 2; ++k) Py_IncRef(given[k]), PyTuple_SetItem(both.p, k, given[k]);
+  return PyObject_CallObject(of(known, 2), both.p);
 }
 }  // namespace
