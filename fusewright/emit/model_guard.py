@@ -28,7 +28,7 @@ from fusewright.emit.scope import EmitScope
 from fusewright.frontend.capture import Captured
 from fusewright.ir.graph import Node
 
-MOST_IN_FORWARD = 8  # modules below the model
+MOST_IN_FORWARD = 16  # modules below the model
 
 
 class ModelGuard(Protocol):

@@ -15,21 +15,16 @@ extern object PyExc_RuntimeError, PyExc_TypeError;
 object PyBool_FromLong(long);
 object PyCFunction_NewEx(PyMethodDef*, object, object);
 object PyDict_GetItemWithError(object, object);
-object PyDict_Keys(object);
-long PyDict_Size(object);
 void PyErr_Clear();
 object PyErr_Format(object, const char*, ...);
 object PyErr_Occurred();
 void PyEval_RestoreThread(void*);
 void* PyEval_SaveThread();
 void* PyLong_AsVoidPtr(object);
-object PyList_GetItem(object, long);
-long PyList_Size(object);
 object PyObject_CallObject(object, object);
 object PyObject_GenericGetDict(object, void*);
 object PyObject_GetAttr(object, object);
 int PyObject_IsTrue(object);
-int PyObject_RichCompareBool(object, object, int);
 object PyObject_Type(object);
 object PyTuple_GetItem(object, long);
 object PyTuple_New(long);
@@ -39,9 +34,14 @@ void Py_DecRef(object);
 void Py_IncRef(object);
 }
 
+extern "C" object PyDict_Keys(object);
+extern "C" long PyDict_Size(object);
+extern "C" object PyList_GetItem(object, long);
+extern "C" long PyList_Size(object);
+extern "C" int PyObject_RichCompareBool(object, object, int);
+
 namespace {
 const int FASTCALL = 0x80;  // METH_FASTCALL: a function gets an array of arguments and their count
-const int EQUAL = 2;        // Py_EQ
 
 object taken(object const*& given) { return *given++; }
 // Starts a kernel; other threads of Python go on while it runs.
@@ -127,7 +127,7 @@ object state(object known, object const* given, long) {
   });
   all(FACTS, [&](object entry) { return found(entry) == (PyTuple_Size(entry) > 2 ? of(entry, 2) : nullptr); });
   all(KEYS, [&](object entry) {
-    return PyObject_RichCompareBool(held{PyDict_Keys(of(entry, 0))}.p, of(entry, 1), EQUAL) == 1;
+    return PyObject_RichCompareBool(held{PyDict_Keys(of(entry, 0))}.p, of(entry, 1), 2 /* Py_EQ */) == 1;
   });
   all(EMPTY, [](object hooks) { return PyDict_Size(hooks) == 0; });
   const held tensors{same ? PyTuple_New(PyTuple_Size(of(saw.p, TENSORS))) : nullptr};
