@@ -13,7 +13,6 @@ import inspect
 import itertools
 import linecache
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +31,7 @@ import torch
 from torch import nn
 
 from fusewright.common.call_arguments import call
+from fusewright.emit.emitted_file import GeneratedForward
 from fusewright.emit.runtime import LIBRARY_FUNCTION, cuda_flags
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BuildFailed, CaptureFailed, ToolMissing
@@ -247,12 +247,7 @@ def module_of_parts(
 
 
 def warn_if_refused(
-    fused: nn.Module,
-    signature: str,
-    prelude: Sequence[str],
-    conditions: Sequence[str],
-    inputs: Sequence[object],
-    device: str,
+    fused: nn.Module, new: GeneratedForward, inputs: Sequence[object], device: str
 ) -> None:
     """Say which condition of the guard of `fused` does not hold for these inputs, if any.
 
@@ -261,7 +256,7 @@ def warn_if_refused(
     tensors = flat_arguments(fused, inputs).tensors
     if any(t.device.type != device for t in (*tensors, *fused.parameters())):
         return
-    if why := _refusal(fused, signature, prelude, conditions, inputs):
+    if why := _refusal(fused, new, inputs):
         warnings.warn(
             "fusewright.optimize: calls with such example inputs run "
             f"{type(fused).__name__}'s own forward, because this does not hold: {why}. "
@@ -270,22 +265,16 @@ def warn_if_refused(
         )
 
 
-def _refusal(
-    fused: nn.Module,
-    signature: str,
-    prelude: Sequence[str],
-    conditions: Sequence[str],
-    inputs: Sequence[object],
-) -> str:
-    """The first condition that does not hold, or ""."""
-    asked = [f"    if not ({c}):\n        return {c!r}, locals()" for c in conditions]
-    lines = [f"def asked(self, {signature}):", *(f"    {line}" for line in prelude), *asked]
+def _refusal(fused: nn.Module, new: GeneratedForward, inputs: Sequence[object]) -> str:
+    """The first condition that does not hold, or what of the model's table does not; or ""."""
+    asked = [f"    if not ({c}):\n        return {c!r}, locals()" for c in new.conditions]
+    lines = [f"def asked(self, {new.signature}):", *(f"    {line}" for line in new.prelude), *asked]
     found: dict[str, Any] = {}
     exec("\n".join([*lines, "    return '', {}"]), type(fused).forward.__globals__, found)
     with torch.no_grad():
         condition, values = call(partial(found["asked"], fused), inputs)
-    state = re.match(r"type\((\w+) := _fusewright_state", condition)
-    return str(values[state[1]] if state else condition)  # of modules, the table's words
+    state = values.get(new.state)  # a text, where the table does not hold
+    return state if isinstance(state, str) and new.state else str(condition)
 
 
 def _twin(

@@ -514,7 +514,7 @@ def optimize(
     except CaptureFailed as error:
         return _optimize_parts(module, inputs, machine, str(error))
     fused = fused_module(module, emit_bare_class(runtime, new))
-    warn_if_refused(fused, new.signature, new.prelude, new.conditions, inputs, machine.device)
+    warn_if_refused(fused, new, inputs, machine.device)
     return fused
 
 

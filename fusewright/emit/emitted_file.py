@@ -41,7 +41,7 @@ class GeneratedForward:
 
     signature: the parameters behind self, as text.  call: how they are handed on.
     snippets: those that all of it calls.  imports: lines that it needs.  table: what modules have
-    to be like.
+    to be like.  state: the variable that has what is not so, where it does not hold.
     """
 
     signature: str
@@ -53,6 +53,7 @@ class GeneratedForward:
     snippets: frozenset[Snippet] = frozenset()
     imports: tuple[str, ...] = ()
     table: ModuleTable | None = None
+    state: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ def generated_forward(
         snippets=asked.snippets | body.snippets,
         imports=tuple(asked.containers.imports),
         table=asked.table,
+        state=asked.state,
     )
 
 

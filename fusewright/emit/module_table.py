@@ -9,7 +9,6 @@ table is Python that is read when it is asked for, so its names mean what they m
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -223,7 +222,9 @@ def function_text(function: object, scope: EmitScope) -> str:
 def defined(function: object, scope: EmitScope) -> str:
     """Where a function was defined, as the emitted file has it."""
     where = str(getattr(function, "__qualname__", getattr(function, "__name__", "")))
-    return where if scope.part else re.sub(r"^Model\b", "ModelNew", where)
+    outer, dot, inner = where.partition(".")
+    renamed = outer == "Model" and not scope.part
+    return f"ModelNew{dot}{inner}" if renamed else where
 
 
 def tied_paths(module: nn.Module) -> Iterator[list[str]]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import fusewright
+from fusewright.emit.model_guard import MOST_IN_FORWARD
 from fusewright.errors import CaptureFailed, FusewrightError
 
 FACTOR = 2.0
@@ -95,6 +96,9 @@ def test_hooks_and_attributes_are_kept() -> None:
     with pytest.warns(UserWarning, match=r"does not hold: _fusewright_module_matches\(norm"):
         fused: Any = fusewright.optimize(block, [torch.randn(4, 8)], target="cpu")
     assert fused.note is block.note
+    many = nn.Sequential(*[block, *(nn.ReLU() for _ in range(MOST_IN_FORWARD))])
+    with pytest.warns(UserWarning, match=r"does not hold: 0\._forward_hooks\. Give it"):
+        fusewright.optimize(many, [torch.randn(4, 8)], target="cpu")
     x = torch.randn(3, 8)
     with torch.no_grad():
         torch.testing.assert_close(fused(x), block(x))
