@@ -147,6 +147,7 @@ class _Roller:
         before: dict[int, str] = {}
         read: dict[int, tuple[str, ...]] = {}
         strides: set[int] = set()
+        constant: set[str] = set()
         for place in range(size):
             for names in zip(*(self.slots[first + place] for first in firsts), strict=True):
                 at = [self.tensors[name] for name in names if name in self.tensors]
@@ -154,13 +155,17 @@ class _Roller:
                 if len(at) == count and at[0] != at[1]:
                     strides |= {b - a for a, b in itertools.pairwise(at)}
                     read[at[0]] = names
-                elif where[1] is None and len({*names}) > 1:
-                    return None
-                elif where[1] is not None and not _within(where):
+                elif where[1] is None:
+                    constant |= {*names}
+                    if len({*names}) > 1:
+                        return None
+                elif not _within(where):
                     made_at = _in_the_block_before(where)
                     if made_at < place or before.setdefault(made_at, names[0]) != names[0]:
                         return None
         if len(strides) > 1 or min(strides, default=1) < 1:
+            return None
+        if any(name in constant for names in read.values() for name in names):
             return None
         calls: dict[int, list[str]] = {}
         for name, (_, place) in made.items():

@@ -19,7 +19,7 @@ class _FusewrightLooked(list):
     """What `_fusewright_look` saw in a model; a copy of the model looks for itself."""
 
     def __reduce__(self):
-        return _FusewrightLooked, ()
+        return list, ()
 
 
 def _fusewright_same(module, path, asked):
@@ -60,6 +60,7 @@ def _fusewright_look(model, table, device=None):
         wrong = [name for name in methods if name in own] + [name for name in mine if own[name]]
         empty += [own[name] for name in mine]
         registries = "_parameters", "_buffers", "_modules"
+        plain = kind.__getattribute__ is object.__getattribute__
         facts += [(place, name, own[name]) for name in (*registries, *mine)]
         facts += [(place, name) for name in methods]
         for name, asked in row.get("tensors", {}).items():
@@ -78,7 +79,8 @@ def _fusewright_look(model, table, device=None):
             wrong += [name] * (not (fits and isinstance(tensor, torch.Tensor)))
         for name, asked in row.get("values", {}).items():
             wrong += [name] * (not _fusewright_same(module, name, asked))
-            if name in own and not hasattr(kind, name) and not {"[", "{"} & {*repr(own[name])}:
+            its_own = plain and name in own and not hasattr(kind, name)
+            if its_own and not {"[", "{"} & {*repr(own[name])}:
                 facts.append((place, name, own[name]))
             else:
                 odd.append((weakref.ref(module), name, asked))

@@ -139,6 +139,19 @@ def test_what_a_later_statement_reads_of_a_block_is_no_loop() -> None:
         ]
 
 
+@pytest.mark.parametrize("shared", range(5))
+def test_a_tensor_of_one_block_that_all_read(shared: int) -> None:
+    """As a tied weight is: in the loop it would be that of each block."""
+    tensors = [f"layers_{k}_weight" for k in range(5)]
+    statements, hidden = [assign("first", call("f", "x"))], "first"
+    for k in range(5):
+        for step in range(4):
+            made = assign(f"layers_{k}_v{step}", call("f", hidden, tensors[k], tensors[shared]))
+            statements.append(made)
+            hidden = f"layers_{k}_v{step}"
+    both_ways(statements, hidden, tensors)
+
+
 def test_all_blocks_are_read_again() -> None:
     """As a network does whose second half reads what the first half made."""
     statements, tensors = model(5)
@@ -165,15 +178,12 @@ def random_blocks(seed: int) -> Sequence[str]:
     statements = [assign("first", call("f", "x"))]
     before, width = ["first"], draw.randint(0, 3)
     tensors = [f"layers_{k}_w{j}" for k in range(count) for j in range(width)]
+    tied = draw.choice([0, 1, 2, len(tensors), len(tensors), len(tensors)])
     for k in range(count):
         mine: list[str] = []
         for place, (makes, picks) in enumerate(plan):
-            reach = [
-                "x",
-                *[*before, *before][-2:],
-                *mine,
-                *(f"layers_{k}_w{j}" for j in range(width)),
-            ]
+            own = (f"layers_{k}_w{j}" for j in range(width))
+            reach = ["x", *tensors[tied : tied + 1], *[*before, *before][-2:], *mine, *own]
             given = [reach[int(p * len(reach))] for p in picks]
             if draw.random() < disturbed:
                 given = [*given[::-1], "first"]
@@ -228,7 +238,7 @@ def test_a_model_of_equal_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Its file hardly grows with their number, and each block has its own weights."""
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "kernels"))
     texts = []
-    for count in (2, 8):
+    for count in (5, 20):
         emitted = emit_text(SOURCE.replace("COUNT", str(count)), tmp_path)
         texts.append(emitted.text)
         made = emitted.load()

@@ -32,15 +32,20 @@ SOURCE = f"""
             super().__init__()
             self.power = 2
             self.factors = [1.0, 2.0]
+            self._offset = 1.0
             self.shape = (8, (2, 4))
             self.gain = nn.Parameter(torch.ones(8))
+
+        @property
+        def offset(self):
+            return self._offset
 
         def squash(self, x):
             return torch.tanh(x)
 
         def forward(self, x):
             x = self.squash(x) ** self.power * self.factors[1] * self.gain
-            return x + self.shape[1][0] + self.shift
+            return x + self.shape[1][0] + self.shift + self.offset
 
 
     class Model(nn.Module):
@@ -173,6 +178,8 @@ CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "a value": ("norm.eps", replaced("norm", "eps", 1)),
     "a value of another type": ("scale.power", replaced("scale", "power", 2.0)),
     "a value of the class": ("scale.shift", lambda m: setattr(type(m.scale), "shift", 3)),
+    "what a property gives": ("scale._offset", replaced("scale", "_offset", 2.0)),
+    "another property": ("scale.offset", lambda m: setattr(type(m.scale), "offset", 2.0)),
     "no value": ("norm.eps", removed("norm", "eps")),
     "a list in place": ("scale.factors", lambda m: m.scale.factors.__setitem__(1, 5.0)),
     "another list": ("scale.factors", replaced("scale", "factors", [1.0, 2])),
@@ -192,6 +199,20 @@ def test_changes_are_noticed(ways: Ways, case: str) -> None:
     change(ways.model)
     assert ways.state() == why
     assert ways.original()
+
+
+@pytest.mark.compiler
+def test_a_property_that_fails(ways: Ways) -> None:
+    """What cannot be asked is not as it was, and the error is the model's."""
+
+    def fails(module: Any) -> float:
+        raise ValueError("not now")
+
+    ways.state()
+    type(ways.model.scale).offset = property(fails)
+    for ask in ways.ways:
+        with pytest.raises(ValueError, match="not now"):
+            ask(ways.model, ways.emitted._fusewright_modules)
 
 
 @pytest.mark.compiler

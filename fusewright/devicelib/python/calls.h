@@ -119,7 +119,10 @@ object state(object known, object const* given, long) {
     return PyDict_GetItemWithError(place == of(known, 1) ? own.p : place, of(entry, 1));
   };
   const auto is_found = [&](object entry) { return PyLong_AsVoidPtr(of(entry, 2)) == found(entry); };
-  all(AGAIN, [](object ask) { return says({PyObject_CallObject(ask, nullptr)}); });
+  all(AGAIN, [](object ask) {
+    const held yes{PyObject_CallObject(ask, nullptr)};
+    return yes.p && PyObject_IsTrue(yes.p) == 1;
+  });
   all(MODULES, [&](object entry) {
     const object module = found(entry);
     return is_found(entry) && held{PyObject_Type(module)}.p == of(entry, 3) &&
