@@ -73,5 +73,6 @@ def _file_of(module: nn.Module) -> str:
 
 def source_lines(module: nn.Module) -> list[str]:
     """The lines of that file; none where nobody has them, or where it is PyTorch's own."""
-    pytorchs = type(module).forward.__module__.startswith("torch.")
+    where = str(type(module).forward.__module__)  # None, of a text that is run without a name
+    pytorchs = where.startswith("torch.")
     return [] if pytorchs else linecache.getlines(_file_of(module))

@@ -114,6 +114,28 @@ def test_globals_of_the_module_are_watched(
     torch.testing.assert_close(fused(x), block(x))
 
 
+@pytest.mark.compiler
+@torch.no_grad()
+@pytest.mark.parametrize("depth", [1, MOST_IN_FORWARD])
+def test_a_class_without_a_module(depth: int) -> None:
+    """As a text makes it that is run where nothing has a name."""
+    scope: dict[str, Any] = {"nn": nn, "torch": torch}
+    exec(
+        "class Model(nn.Module):\n"
+        "    def __init__(self, depth):\n"
+        "        super().__init__()\n"
+        "        self.layers = nn.Sequential(*[nn.LayerNorm(8) for _ in range(depth)])\n"
+        "    def forward(self, x):\n"
+        "        return torch.softmax(self.layers(x), -1)\n",
+        scope,
+    )
+    model = scope["Model"](depth)
+    fused = fusewright.optimize(model, [torch.randn(4, 8)], target="cpu")
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(fused(x), model(x))
+    assert type(fused).__name__ == "FusedModel"
+
+
 def test_gradients(pair: tuple[nn.Module, nn.Module]) -> None:
     block, fused = pair
     x = torch.randn(3, 8)
