@@ -274,7 +274,7 @@ def _refusal(fused: nn.Module, new: GeneratedForward, inputs: Sequence[object]) 
     with torch.no_grad():
         condition, values = call(partial(found["asked"], fused), inputs)
     state = values.get(new.state)  # a text, where the table does not hold
-    return state if isinstance(state, str) and new.state else str(condition)
+    return state if isinstance(state, str) else str(condition)
 
 
 def _twin(

@@ -17,7 +17,7 @@ from torch import nn
 
 from fusewright.common.containers import Plain, Slot, Tree, rebuild
 from fusewright.emit.guard_values import ValueConditions, is_only_plain, values_read
-from fusewright.emit.model_guard import model_guard, tensor_condition
+from fusewright.emit.model_guard import held, model_guard, tensor_condition
 from fusewright.emit.module_table import ModuleTable
 from fusewright.emit.python_text import NameScope, literal, parameters
 from fusewright.emit.runtime_snippets import Snippet
@@ -173,9 +173,7 @@ class _Guard:
         for r in self.captured.replaced:
             yield from self.model.owner(r.place.path)
             owner = self.model.variables[r.place.path]
-            text = (
-                f"{owner}.{self._registry(r.place.path, r.place.name)}.get({literal(r.place.name)})"
-            )
+            text = held(owner, self.module.get_submodule(r.place.path), r.place.name)
             yield from self._built_alike(text, str(r.place).replace(".", "_"), r.before)
 
     def _built_alike(self, text: str, name: str, tree: Tree) -> Iterator[str]:
@@ -256,12 +254,6 @@ class _Guard:
             asked.append(f"_fusewright_cache_guard({', '.join([key, *given])})")
             known = self._call(Snippet.GUARD_HIT, key, *found)
         yield f"({known} or ({' and '.join(asked)}))" if given else asked[0]
-
-    def _registry(self, owner: str, name: str) -> str:
-        """The dictionary of the module in which the tensor is found; only this is not slow."""
-        module = self.module.get_submodule(owner)
-        registries = ("_parameters", "_buffers")
-        return next((r for r in registries if name in getattr(module, r)), "__dict__")
 
     def _values(self) -> Iterator[str]:
         """The top level of the user's file, and PyTorch's default, are what they were."""

@@ -202,11 +202,9 @@ class _InForward:
         return [f"{name} := {self._reached(path)}" for path, name in self.locals.items()]
 
     def _reached(self, path: str) -> str:
-        """The text of a tensor: from the dictionary that has it; only this is not slow."""
+        """The text of a tensor."""
         owner, _, name = path.rpartition(".")
-        module = self.module.get_submodule(owner)
-        places = (p for p in ("_parameters", "_buffers") if name in getattr(module, p))
-        return f"{self.variables[owner]}.{next(places, '__dict__')}.get({literal(name)})"
+        return held(self.variables[owner], self.module.get_submodule(owner), name)
 
     def given(self) -> list[str]:
         return self.tensors
@@ -217,15 +215,21 @@ class _InForward:
 
     def tied(self) -> Iterator[str]:
         for group in tied_paths(self.module):
-            held = next((self.locals[path] for path in group if path in self.locals), "")
-            for path in group if held else ():
+            known = next((self.locals[path] for path in group if path in self.locals), "")
+            for path in group if known else ():
                 if path not in self.locals:
-                    yield f"{self._reached(path)} is {held}"
+                    yield f"{self._reached(path)} is {known}"
 
     def values(self) -> Iterator[str]:
         for s in self.captured.settings:
             text, what = f"{self.variables[s.path]}.{s.name}", joined(s.path, s.name)
             yield from self.conditions.unchanged(text, s.value, f"attribute {what}")
+
+
+def held(variable: str, module: nn.Module, name: str) -> str:
+    """The text of what a module holds: from the dictionary that has it; only this is not slow."""
+    places = (p for p in ("_parameters", "_buffers") if name in getattr(module, p))
+    return f"{variable}.{next(places, '__dict__')}.get({literal(name)})"
 
 
 def tensor_condition(text: str, leaf: Node, batch: str, device: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,6 +135,9 @@ def test_a_class_without_a_module(depth: int) -> None:
     x = torch.randn(3, 8)
     torch.testing.assert_close(fused(x), model(x))
     assert type(fused).__name__ == "FusedModel"
+    looked = fused.__dict__.get("_fusewright_looked", [])  # what pickle finds in the model
+    assert bool(looked) is (depth == MOST_IN_FORWARD)
+    assert pickle.loads(pickle.dumps(looked)) == []
 
 
 def test_gradients(pair: tuple[nn.Module, nn.Module]) -> None:

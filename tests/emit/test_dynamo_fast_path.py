@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from fusewright.emit.dynamo_fast_path import GUARD_HIT_IN_PYTHON
-from tests.support.emitting import Emitted, emit_text
+from tests.support.emitting import Emitted, built_once, emit_text
 
 SOURCE = """
     import torch
@@ -43,10 +43,7 @@ SOURCE = """
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emitted]:
-    folder = tmp_path_factory.mktemp("quick")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "kernels"))
-        yield emit_text(SOURCE, folder)
+    yield from built_once(SOURCE, tmp_path_factory)
 
 
 class Ways:

@@ -26,7 +26,7 @@ from torch.torch_version import TorchVersion
 
 from fusewright.emit.model_guard import MOST_IN_FORWARD
 from fusewright.errors import CaptureFailed
-from tests.support.emitting import Emitted, emit_text
+from tests.support.emitting import Emitted, built_once, emit_text
 
 SOURCE = """
     import torch
@@ -94,10 +94,7 @@ MANY = SOURCE.replace(
 def built(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Emitted]:
-    folder = tmp_path_factory.mktemp("guard")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "kernels"))
-        emitted = emit_text(SOURCE if request.param == "few modules" else MANY, folder)
+    for emitted in built_once(SOURCE if request.param == "few modules" else MANY, tmp_path_factory):
         assert ("_fusewright_modules()" in emitted.text) is (request.param == "many modules")
         yield emitted
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from fusewright.emit.guard_snapshot import LOOK_IN_PYTHON
 from fusewright.emit.model_guard import MOST_IN_FORWARD
-from tests.support.emitting import Emitted, emit_text
+from tests.support.emitting import Emitted, built_once
 
 SOURCE = f"""
     import torch
@@ -71,10 +71,7 @@ SOURCE = f"""
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emitted]:
-    folder = tmp_path_factory.mktemp("snapshot")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "kernels"))
-        yield emit_text(SOURCE, folder)
+    yield from built_once(SOURCE, tmp_path_factory)
 
 
 class Ways:
@@ -95,22 +92,21 @@ class Ways:
 
     def state(self) -> Any:
         """The tensors that both find, or what they say."""
-        return self.both(self.model)
-
-    def both(self, model: Any) -> Any:
-        python, compiled = (ask(model, self.emitted._fusewright_modules) for ask in self.ways)
+        python, compiled = self.ask()
         if isinstance(python, str):
             assert python == compiled
         else:
             assert same_objects(python, compiled)
         return python
 
+    def ask(self) -> list[Any]:
+        return [ask(self.model, self.emitted._fusewright_modules) for ask in self.ways]
+
     def looks(self) -> bool:
         """Whether something is not as it was seen: all is looked at again."""
         before = self.model.__dict__["_fusewright_looked"]
-        return [ask(self.model, self.emitted._fusewright_modules) for ask in self.ways] and (
-            self.model.__dict__["_fusewright_looked"] is not before
-        )
+        self.ask()
+        return self.model.__dict__["_fusewright_looked"] is not before
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         norm = self.model.norm
@@ -216,6 +212,21 @@ def test_a_property_that_fails(ways: Ways) -> None:
 
 
 @pytest.mark.compiler
+def test_a_class_that_decides_what_its_attributes_are(ways: Ways) -> None:
+    """What lies in its dictionary is not what `forward` reads."""
+    told: dict[str, float] = {}
+
+    def look(module: Any, name: str) -> Any:
+        return told[name] if name in told else object.__getattribute__(module, name)
+
+    type(ways.model.scale).__getattribute__ = look
+    ways.model = ways.emitted.ModelNew()
+    assert same_objects(ways.state(), ways.tensors())
+    told["power"] = 3.0
+    assert ways.state() == "scale.power"
+
+
+@pytest.mark.compiler
 def test_hooks_of_all_modules(ways: Ways) -> None:
     handle = nn.modules.module.register_module_forward_hook(lambda *given: None)
     try:
@@ -284,5 +295,6 @@ def test_a_copy_looks_for_itself(ways: Ways) -> None:
 def pickled(model: Any) -> Any:
     """A model as pickle would make it again; its class is of no module that can be imported."""
     twin: Any = object.__new__(type(model))
-    twin.__dict__.update(pickle.loads(pickle.dumps({**model.__dict__, "_fusewright_looked": []})))
+    twin.__dict__.update(pickle.loads(pickle.dumps(model.__dict__)))
+    assert type(twin._fusewright_looked) is list
     return twin

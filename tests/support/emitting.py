@@ -7,7 +7,7 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 
 from fusewright.common.problem_file import NO_OVERRIDES, load_problem
@@ -91,6 +92,14 @@ def emit_text(source: str, folder: Path, target: str = "cpu") -> Emitted:
     problem = folder / f"problem_{name}.py"
     problem.write_text(source, encoding="utf-8")
     return emit_file(problem, folder, target)
+
+
+def built_once(source: str, factory: pytest.TempPathFactory) -> Iterator[Emitted]:
+    """For a fixture of a whole module: the file, whose kernels are built in a folder of its own."""
+    folder = factory.mktemp("built")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "kernels"))
+        yield emit_text(source, folder)
 
 
 def emit_example(name: str, folder: Path, target: str = "cpu") -> Emitted:
