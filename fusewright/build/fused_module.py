@@ -207,6 +207,7 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
     members = {
         "forward": forward,
         "reference_forward": kind.forward,
+        "fusewright_status": scope["ModelNew"].fusewright_status,
         "__module__": kind.__module__,
         "__doc__": kind.__doc__,
     }
@@ -238,6 +239,7 @@ def module_of_parts(
         members = {
             "forward": scope[name].forward,
             "reference_forward": kind.forward,
+            "fusewright_status": scope[name].fusewright_status,
             "__module__": kind.__module__,
             "__doc__": kind.__doc__,
         }
@@ -259,22 +261,21 @@ def warn_if_refused(
     if why := _refusal(fused, new, inputs):
         warnings.warn(
             "fusewright.optimize: calls with such example inputs run "
-            f"{type(fused).__name__}'s own forward, because this does not hold: {why}. "
+            f"{type(fused).__name__}'s own forward: {why}. "
             "Give it what later calls will have: a module without hooks, and tensors without gaps.",
             stacklevel=3,
         )
 
 
 def _refusal(fused: nn.Module, new: GeneratedForward, inputs: Sequence[object]) -> str:
-    """The first condition that does not hold, or what of the model's table does not; or ""."""
-    asked = [f"    if not ({c}):\n        return {c!r}, locals()" for c in new.conditions]
-    lines = [f"def asked(self, {new.signature}):", *(f"    {line}" for line in new.prelude), *asked]
+    """Which condition does not hold, in words; or ""."""
+    body = [*new.prelude, f"return ({' and '.join(new.conditions)})"]
+    lines = [f"def asked(self, {new.signature}):", *(f"    {line}" for line in body)]
     found: dict[str, Any] = {}
-    exec("\n".join([*lines, "    return '', {}"]), type(fused).forward.__globals__, found)
+    exec("\n".join(lines), type(fused).forward.__globals__, found)
     with torch.no_grad():
-        condition, values = call(partial(found["asked"], fused), inputs)
-    state = values.get(new.state)  # a text, where the table does not hold
-    return state if isinstance(state, str) else str(condition)
+        holds = call(partial(found["asked"], fused), inputs)
+    return "" if holds else str(holds)
 
 
 def _twin(

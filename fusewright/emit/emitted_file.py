@@ -25,7 +25,7 @@ from fusewright.emit.model_source import (
     unchanged_lines,
 )
 from fusewright.emit.module_table import ModuleTable
-from fusewright.emit.python_text import parameters, signature_text
+from fusewright.emit.python_text import literal, parameters, signature_text
 from fusewright.emit.runtime import Runtime, cpp_runtime, cuda_runtime
 from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import EmitScope
@@ -41,7 +41,8 @@ class GeneratedForward:
 
     signature: the parameters behind self, as text.  call: how they are handed on.
     snippets: those that all of it calls.  imports: lines that it needs.  table: what modules have
-    to be like.  state: the variable that has what is not so, where it does not hold.
+    to be like.  own: the name of its class.  holds: the variable of what the conditions say: true,
+    or a false value, which is a reason.
     """
 
     signature: str
@@ -53,7 +54,8 @@ class GeneratedForward:
     snippets: frozenset[Snippet] = frozenset()
     imports: tuple[str, ...] = ()
     table: ModuleTable | None = None
-    state: str = ""
+    own: str = "ModelNew"
+    holds: str = "holds"
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def generated_forward(
         snippets=asked.snippets | body.snippets,
         imports=tuple(asked.containers.imports),
         table=asked.table,
-        state=asked.state,
+        own=scope.own,
+        holds=asked.holds,
     )
 
 
@@ -107,10 +110,11 @@ def runtime_block(
     """The blocks behind the model, with the imports and the snippets that `forwards` need."""
     snippets = frozenset[Snippet]().union(*(f.snippets for f in forwards))
     imports = dict.fromkeys(line for f in forwards for line in f.imports)
+    classes = [f.own for f in forwards]
     if target.language == "cuda":
-        runtime = cuda_runtime(kernels, target, snippets)
+        runtime = cuda_runtime(kernels, target, snippets, classes)
     else:
-        runtime = cpp_runtime(kernels, snippets)
+        runtime = cpp_runtime(kernels, snippets, classes)
     tables = [_function(f.table.lines()) for f in forwards if f.table]
     support = "\n".join([*imports, *[""] * bool(imports), runtime.support])
     return Runtime(runtime.kernels, support, "\n\n\n".join(tables))
@@ -190,7 +194,20 @@ class ModelNew(Model):
             for child in map(children.get, paths):
                 if type(child) is kind.__base__:
                     child.__class__ = kind
+
+    @staticmethod
+    def fusewright_status():
+        \"\"\"Calls of each class with kernels: with them, and without, by what did not hold.\"\"\"
+        return {kind.__name__: kind.fusewright_status() for kind in _FUSEWRIGHT_PARTS}
 """.rstrip().split("\n")
+
+
+# Of a class with kernels.
+_STATUS = """
+@staticmethod
+def fusewright_status():
+    \"\"\"Its calls: with kernels, and without, by what did not hold.\"\"\"
+    return _fusewright_status({})"""
 
 
 def _subclass(part: NewClass) -> list[str]:
@@ -230,19 +247,24 @@ def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
     head = (
         f"def forward(self, {signature}){returns}:" if signature else f"def forward(self){returns}:"
     )
-    guard = f"if not ({' and '.join(new.conditions)}):"
+    own, original = literal(new.own), f"    return self.reference_forward({new.call})"
     body = [
         f'"""{new.summary}"""',
+        f"if _fusewright_compiling() and _fusewright_traced({own}):",
+        original,
         *new.prelude,
-        guard,
-        f"    return self.reference_forward({new.call})",
+        f"{new.holds} = ({' and '.join(new.conditions)})",
+        f"if not {new.holds}:",
+        f"    _fusewright_refused(self, {own}, {new.holds})",
+        original,
+        f"_FUSEWRIGHT_CALLS[{own}] += 1",
         *map(tidy, new.statements),
     ]
     lines = wrap(head, 4)
     for line in body:
         plain = line.lstrip()
         lines += wrap(plain, 8 + len(line) - len(plain))
-    return [line[4:] for line in lines]
+    return [line[4:] for line in lines] + _STATUS.format(own).split("\n")
 
 
 def _with_runtime(runtime: Runtime, text: Sequence[str]) -> list[str]:

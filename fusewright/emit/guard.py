@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from fusewright.common.containers import Plain, Slot, Tree, rebuild
+from fusewright.emit.guard_condition import GuardCondition, all_of
 from fusewright.emit.guard_values import ValueConditions, is_only_plain, values_read
 from fusewright.emit.model_guard import held, model_guard, tensor_condition
 from fusewright.emit.module_table import ModuleTable
@@ -33,11 +34,11 @@ ONE_LINE = 84  # what fits behind `alike = ` in a method
 
 @dataclass(frozen=True)
 class ForwardGuard:
-    """prelude: statements before the conditions.  conditions: joined by `and`.
+    """prelude: statements before the conditions.  conditions: each as text, joined by `and`.
 
     locals: path of a parameter or buffer -> the local variable that holds it, or is to hold it.
     tensors: these variables, each once.  state: the variable of a tuple of them, which is still to
-    be unpacked, or "".
+    be unpacked, or "".  holds: the variable of what the conditions say.
     names: the local names in use.  batch: the variable of the batch size, or "".
     inputs: the variables of the tensors among the arguments, then of those in replaced attributes.
     containers: how others are written.  modules: path of a submodule whose attributes are
@@ -50,6 +51,7 @@ class ForwardGuard:
     locals: Mapping[str, str]
     tensors: tuple[str, ...]
     state: str
+    holds: str
     names: NameScope
     batch: str
     inputs: tuple[str, ...]
@@ -114,10 +116,12 @@ class _Guard:
     def guard(self) -> ForwardGuard:
         if self.target.language == "cuda":
             self.names.taken |= {"device", "stream"}
+        own = GuardCondition(
+            f"type(self) is {self.scope.own}", f"its class is not {self.scope.own} itself"
+        )
         conditions = [
-            "not _fusewright_compiling()",
             *self._arguments(),
-            f"type(self) is {self.scope.own}",
+            own,
             *self.model.modules(),
             *self._replaced(),
             *self._all_tensors(),
@@ -131,10 +135,11 @@ class _Guard:
         inputs = tuple(self.inputs[k] for k in range(len(self.inputs)))
         return ForwardGuard(
             prelude=tuple(self._prelude()),
-            conditions=tuple(conditions),
+            conditions=tuple(map(str, conditions)),
             locals=self.model.locals,
             tensors=tuple(self.model.tensors),
             state=self.model.state,
+            holds=self.names.fresh("holds"),
             names=self.names,
             batch=self.batch,
             inputs=inputs,
@@ -167,7 +172,7 @@ class _Guard:
         leaves = self.captured.graph.inputs[: self.given]
         return [(self.inputs[k], leaf) for k, leaf in enumerate(leaves)]
 
-    def _replaced(self) -> Iterator[str]:
+    def _replaced(self) -> Iterator[GuardCondition]:
         """Attributes that forward replaces are built like those that it was captured with; their
         tensors are asked for with all others."""
         for r in self.captured.replaced:
@@ -176,17 +181,17 @@ class _Guard:
             text = held(owner, self.module.get_submodule(r.place.path), r.place.name)
             yield from self._built_alike(text, str(r.place).replace(".", "_"), r.before)
 
-    def _built_alike(self, text: str, name: str, tree: Tree) -> Iterator[str]:
+    def _built_alike(self, text: str, name: str, tree: Tree) -> Iterator[GuardCondition]:
         """text: of the value.  name: for its tensors."""
         if isinstance(tree, Slot):
             self.inputs[tree.number] = self.names.fresh(name)
             self.reached[tree.number] = text
         elif isinstance(tree, Plain):
-            yield from self.values.unchanged(text, tree.value, "an attribute that it replaces")
+            yield from self.values.unchanged(text, tree.value, f"attribute {name}")
         else:
             own = self.names.fresh(name)
-            yield f"({own} := {text}) is not None"
-            yield from self.containers.asks(own, tree)
+            asked = [f"({own} := {text}) is not None", *self.containers.asks(own, tree)]
+            yield all_of(asked, f"attribute {name} is built otherwise")
             for k, inside in enumerate(tree.inside):
                 yield from self._built_alike(
                     reached(tree, own, k), f"{name}_{tree.keys[k]}", inside
@@ -216,14 +221,14 @@ class _Guard:
                 return f"{name}.size({d}) if {known} and {name}.dim() > {d}"
         raise CaptureFailed("No argument of forward has the free batch size as one of its sizes.")
 
-    def _arguments(self) -> Iterator[str]:
+    def _arguments(self) -> Iterator[GuardCondition]:
         if self.target.language == "cuda":
-            yield "device >= 0"
+            yield GuardCondition("device >= 0", "its first tensor is on no GPU")
         if self.alike:
-            yield "alike"
+            yield GuardCondition("alike", "arguments are built otherwise")
         for p in self.parameters:
             if p.name not in self.trees and p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
-                yield f"not {p.name}"
+                yield GuardCondition(f"not {p.name}", f"arguments are given in {p.name}")
             elif p.name not in self.trees:
                 yield from self.values.unchanged(p.name, p.default, f"the default of {p.name}")
         for path, value in self.plain:
@@ -235,43 +240,52 @@ class _Guard:
 
     # -- tensors and values of modules
 
-    def _all_tensors(self) -> Iterator[str]:
+    def _all_tensors(self) -> Iterator[GuardCondition]:
         """Nobody looks on, and the tensors are like some that were right before, or each is."""
         leaves, found = dict(self._tensors()), [name for name, _ in self._tensors()]
+        places = dict(self.parts)
         for k, text in self.reached.items():
             leaves[self.inputs[k]] = self.captured.graph.inputs[k]
             found.append(f"{self.inputs[k]} := {text}")
         device = "device" if self.target.language == "cuda" else ""
         found += self.model.found()
         given = [*leaves, *self.model.given()]
-        batch, asked = self.batch or "0", ["_fusewright_eager()"]
+        batch, asked = self.batch or "0", [GuardCondition("_fusewright_eager()")]
         key = f"({batch}, {self.scope.part})" if self.scope.part else batch  # parts remember apart
-        if self.batch:
-            asked.append(f"{self.batch} >= 2")
-        asked += [tensor_condition(name, leaf, self.batch, device) for name, leaf in leaves.items()]
+        asked += [
+            tensor_condition(places.get(name, name), name, leaf, self.batch, device)
+            for name, leaf in leaves.items()
+        ]
+        if self.batch:  # behind the tensors, which say why it is unknown
+            asked.append(GuardCondition(f"{self.batch} >= 2", "the batch size is less than 2"))
         asked += self.model.like(device)
         if given:
-            asked.append(f"_fusewright_cache_guard({', '.join([key, *given])})")
+            asked.append(GuardCondition(f"_fusewright_cache_guard({', '.join([key, *given])})"))
             known = self._call(Snippet.GUARD_HIT, key, *found)
-        yield f"({known} or ({' and '.join(asked)}))" if given else asked[0]
+        each = " and ".join(map(str, asked))
+        yield GuardCondition(f"({known} or ({each}))") if given else asked[0]
 
-    def _values(self) -> Iterator[str]:
+    def _values(self) -> Iterator[GuardCondition]:
         """The top level of the user's file, and PyTorch's default, are what they were."""
         for name, value in self.globals.items():
             hidden = any(p.name == name for p in self.parameters)
             reach = "globals()[{0!r}]" if hidden and self.scope.reach == "{0}" else self.scope.reach
             yield from self.values.unchanged(reach.format(name), value, name)
         if self._reads_default_dtype():
-            yield f"torch.get_default_dtype() is {torch.get_default_dtype()}"
+            default = torch.get_default_dtype()
+            text = f"torch.get_default_dtype() is {default}"
+            yield GuardCondition(text, f"PyTorch's default dtype is not {default}")
 
-    def _precision(self) -> Iterator[str]:
+    def _precision(self) -> Iterator[GuardCondition]:
         """Of float32, kernels are as precise as eager: in full, or, convolutions, with TF32."""
         if self.precision == "eager" and FullFloat32() in self.asked:
-            yield self._call(Snippet.FULL_FLOAT32)
+            text = self._call(Snippet.FULL_FLOAT32)
+            yield GuardCondition(text, "float32 products are to be rounded to TF32")
         for one in dict.fromkeys(self.asked):
             if isinstance(one, RoundsAsTf32):
                 arguments = (text.format(batch=self.batch) for text in one.arguments)
-                yield self._call(Snippet.CONV_USES_TF32, *arguments)
+                text = self._call(Snippet.CONV_USES_TF32, *arguments)
+                yield GuardCondition(text, "cuDNN would not round a convolution to TF32")
 
     def _reads_default_dtype(self) -> bool:
         """Whether a floating type came from nothing but PyTorch's default."""
@@ -285,14 +299,15 @@ class _Guard:
 
     # -- what ties tensors together
 
-    def _gradients(self) -> Iterator[str]:
+    def _gradients(self) -> Iterator[GuardCondition]:
         """Parameters that a rewrite removed from the graph still make eager record a gradient."""
         kept = {str(n["name"]) for n in self.leaves}
         if any(name not in kept for name, _ in self.module.named_parameters()):
             wanted = "any(p.requires_grad for p in self.parameters())"
-            yield f"not (torch.is_grad_enabled() and {wanted})"
+            text = f"not (torch.is_grad_enabled() and {wanted})"
+            yield GuardCondition(text, "a parameter needs a gradient")
 
-    def _no_shared_memory(self) -> Iterator[str]:
+    def _no_shared_memory(self) -> Iterator[GuardCondition]:
         """What is written shares no memory with anything else."""
         graph = self.captured.graph
         written = [u.target for u in graph.updates]
@@ -309,4 +324,5 @@ class _Guard:
         tensors = [*self.model.given(), *(self.inputs[k] for k in range(len(self.inputs)))]
         positions = tuple(at[id(n)] for n in written if id(n) in at)
         given = f"({', '.join(tensors)}{',' * (len(tensors) == 1)})"
-        yield self._call(Snippet.NO_SHARED_MEMORY, given, literal(positions))
+        text = self._call(Snippet.NO_SHARED_MEMORY, given, literal(positions))
+        yield GuardCondition(text, "a tensor that it changes shares memory with another one")

@@ -31,6 +31,19 @@ def _fusewright_same(module, path, asked):
     return module is asked or (type(module) is type(asked) and repr(module) == repr(asked))
 
 
+def _fusewright_other(model, path):
+    """The reason for what `_fusewright_look` names."""
+    place, _, name = path.rpartition(".")
+    if isinstance(path, _FusewrightReason):
+        return path
+    if name != "training":
+        return _fusewright_no(f"{path} is not what it was")
+    training = model.get_submodule(place).training
+    flag = f"training flag of {place}" if place else "its training flag"
+    mode = "eval" if training else "train"
+    return _fusewright_no(f"{flag} is {training}; this file was made for {mode} mode")
+
+
 def _fusewright_look(model, table, device=None):
     """The tensors of a model that is as its table says; or the name of what is not.
 
@@ -75,7 +88,9 @@ def _fusewright_look(model, table, device=None):
                 tensors.append((where, name, tensor))
                 shape, dtype, *order = asked
                 laid = shape, dtype, device, *order
-                fits = device is None or _fusewright_tensor_matches(tensor, *laid)
+                fits = device is None or _fusewright_tensor_matches(at + name, tensor, *laid)
+                if isinstance(fits, _FusewrightReason):
+                    return fits
             wrong += [name] * (not (fits and isinstance(tensor, torch.Tensor)))
         for name, asked in row.get("values", {}).items():
             wrong += [name] * (not _fusewright_same(module, name, asked))

@@ -19,11 +19,15 @@ import torch
 from torch import nn
 
 from fusewright.common.containers import Container, Plain, Tree
+from fusewright.emit.guard_condition import GuardCondition, all_of
 from fusewright.emit.module_table import defined, function_text
 from fusewright.emit.python_text import NameScope, literal
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.attribute_reads import FUNCTION, is_plain
+
+ATTRIBUTE = "attribute "  # so begin the words for one
+LONGEST_VALUE = 40  # that is told
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,15 @@ class ValueConditions:
     scope: EmitScope
     names: NameScope
 
-    def unchanged(self, text: str, value: object, what: str) -> Iterator[str]:
-        """The value is the one that the kernels were written for, and of its type."""
+    def unchanged(self, text: str, value: object, what: str) -> Iterator[GuardCondition]:
+        """The value is the one that the kernels were written for, and of its type.
+
+        what: it is, in words.
+        """
+        if asked := [*self._asked(text, value, what)]:
+            yield all_of(asked, _otherwise(what, value))
+
+    def _asked(self, text: str, value: object, what: str) -> Iterator[str]:
         if value is inspect.Parameter.empty:
             return
         if value is None or isinstance(value, bool | torch.dtype):
@@ -73,6 +84,18 @@ class ValueConditions:
             return f"{text} is {known}"
         where = literal(defined(function, self.scope))
         return f'getattr({text}, "__qualname__", "") == {where}'
+
+
+def _otherwise(what: str, value: object) -> str:
+    """That a value is another one, in words."""
+    path, _, name = what.removeprefix(ATTRIBUTE).rpartition(".")
+    if name == "training" and isinstance(value, bool):
+        flag = f"training flag of {path}" if path else "its training flag"
+        mode = "train" if value else "eval"
+        return f"{flag} is {not value}; this file was made for {mode} mode"
+    text = getattr(value, "__qualname__", "") or repr(value)
+    what = what.replace("the default of ", "argument ")
+    return f"{what} is not {text if len(text) <= LONGEST_VALUE else 'what it was'}"
 
 
 def is_only_plain(tree: Tree) -> bool:

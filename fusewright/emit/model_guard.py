@@ -13,7 +13,8 @@ from typing import Protocol
 
 from torch import nn
 
-from fusewright.emit.guard_values import ValueConditions
+from fusewright.emit.guard_condition import GuardCondition
+from fusewright.emit.guard_values import ATTRIBUTE, ValueConditions
 from fusewright.emit.module_table import (
     ModuleTable,
     class_text,
@@ -47,10 +48,10 @@ class ModelGuard(Protocol):
     state: str
     snippets: set[Snippet]
 
-    def modules(self) -> Iterator[str]:
+    def modules(self) -> Iterator[GuardCondition]:
         """Every submodule is there, of its class, without hooks; containers hold nothing else."""
 
-    def owner(self, path: str) -> Iterator[str]:
+    def owner(self, path: str) -> Iterator[GuardCondition]:
         """The module at a path has a variable."""
 
     def found(self) -> list[str]:
@@ -59,13 +60,13 @@ class ModelGuard(Protocol):
     def given(self) -> list[str]:
         """The same, where they are bound."""
 
-    def like(self, device: str) -> Iterator[str]:
+    def like(self, device: str) -> Iterator[GuardCondition]:
         """Each of the tensors is what the kernels were written for."""
 
-    def tied(self) -> Iterator[str]:
+    def tied(self) -> Iterator[GuardCondition]:
         """Tensors that were one still are."""
 
-    def values(self) -> Iterator[str]:
+    def values(self) -> Iterator[GuardCondition]:
         """Attributes are what they were."""
 
 
@@ -92,16 +93,23 @@ class _ByTable:
             name: self.tensors[k] for k, tied in enumerate(table.tensors) for name in tied
         }
 
-    def modules(self) -> Iterator[str]:
-        yield f"type({self.state} := {Snippet.STATE}(self, {self.function})) is tuple"
+    def modules(self) -> Iterator[GuardCondition]:
+        looked = f"{self.state} := {Snippet.STATE}(self, {self.function})"
+        yield self._as_it_was(looked)
 
-    def owner(self, path: str) -> Iterator[str]:
+    def _as_it_was(self, looked: str) -> GuardCondition:
+        """The table holds; else there is the name of what is different in place of a tuple."""
+        other = f"_fusewright_other(self, {self.state})"
+        return GuardCondition(f"(type({looked}) is tuple or {other})")
+
+    def owner(self, path: str) -> Iterator[GuardCondition]:
         above, _, name = path.rpartition(".")
         if path not in self.variables:
             yield from self.owner(above)
             self.variables[path] = self.names.fresh(path.replace(".", "_"))
             found = f"{self.variables[above]}._modules[{literal(name)}]"
-            yield f"({self.variables[path]} := {found}) is not None"
+            text = f"({self.variables[path]} := {found}) is not None"
+            yield GuardCondition(text, f"there is no {path}")
 
     def found(self) -> list[str]:
         return [f"*{self.state}"] * bool(self.tensors)
@@ -109,15 +117,15 @@ class _ByTable:
     def given(self) -> list[str]:
         return self.found()
 
-    def like(self, device: str) -> Iterator[str]:
+    def like(self, device: str) -> Iterator[GuardCondition]:
         if self.tensors:
             look = f"_fusewright_look(self, {self.function}, {device or literal('cpu')})"
-            yield f"type({look}) is tuple"
+            yield self._as_it_was(f"{self.state} := {look}")
 
-    def tied(self) -> Iterator[str]:
+    def tied(self) -> Iterator[GuardCondition]:
         yield from ()
 
-    def values(self) -> Iterator[str]:
+    def values(self) -> Iterator[GuardCondition]:
         yield from ()
 
 
@@ -143,41 +151,51 @@ class _InForward:
 
     # -- modules
 
-    def modules(self) -> Iterator[str]:
+    def modules(self) -> Iterator[GuardCondition]:
         first: dict[int, str] = {}
         needed = self._owners()
         if len([*self.module.modules()]) > 1:
-            yield "not (_FUSEWRIGHT_HOOKS or _FUSEWRIGHT_PRE_HOOKS)"
+            text = "not (_FUSEWRIGHT_HOOKS or _FUSEWRIGHT_PRE_HOOKS)"
+            yield GuardCondition(text, "there are hooks of all modules")
         for path, child in self.module.named_modules(remove_duplicate=False):
             parent, _, name = path.rpartition(".")
             found = f"{self.variables.get(parent)}._modules.get({literal(name)})"
             if id(child) in first:
                 if parent in self.variables:
                     known = self.variables[path] = self.variables[first[id(child)]]
-                    yield f"{found} is {known}"
+                    text = f"{found} is {known}"
+                    yield GuardCondition(text, f"{path} and {first[id(child)]} are no longer one")
                 continue
             first[id(child)] = path
             if path:
                 yield from self._module(path, child, found, path in needed)
             yield from self._contents(path, child)
 
-    def _module(self, path: str, child: nn.Module, found: str, named: bool) -> Iterator[str]:
+    def _module(
+        self, path: str, child: nn.Module, found: str, named: bool
+    ) -> Iterator[GuardCondition]:
         kind = class_text(type(child), self.scope)
         if named or not kind:
             self.variables[path] = self.names.fresh(path.replace(".", "_"))
             found = f"{self.variables[path]} := {found}"
         if not kind:
-            yield f"str(type({found})) == {literal(str(type(child)))}"
+            text = f"str(type({found})) == {literal(str(type(child)))}"
+            yield GuardCondition(text, f"{path} is of another class")
             found, kind = self.variables[path], f"type({self.variables[path]})"
         self.snippets.add(Snippet.MODULE_MATCHES)
-        yield f"{Snippet.MODULE_MATCHES}({found}, {kind})"
+        yield GuardCondition(
+            f"{Snippet.MODULE_MATCHES}({found}, {kind})",
+            f"{path} has another class, or hooks, or its own forward",
+        )
 
-    def _contents(self, path: str, child: nn.Module) -> Iterator[str]:
+    def _contents(self, path: str, child: nn.Module) -> Iterator[GuardCondition]:
         methods = sorted(user_methods(type(child)) - {"forward"})
         if child._modules:
-            yield f"tuple({self.variables[path]}._modules) == {strings_tuple(child._modules)}"
+            text = f"tuple({self.variables[path]}._modules) == {strings_tuple(child._modules)}"
+            yield GuardCondition(text, f"{path or 'the model'} has other submodules")
         if methods:
-            yield f"{self.variables[path]}.__dict__.keys().isdisjoint({strings_tuple(methods)})"
+            text = f"{self.variables[path]}.__dict__.keys().isdisjoint({strings_tuple(methods)})"
+            yield GuardCondition(text, f"an attribute of {path or 'the model'} hides a method")
 
     def _owners(self) -> set[str]:
         """Paths of modules that conditions read from, and so have a local name."""
@@ -192,7 +210,7 @@ class _InForward:
             *(first[id(child)] for path, child in paths if first[id(child)] != path),
         }
 
-    def owner(self, path: str) -> Iterator[str]:
+    def owner(self, path: str) -> Iterator[GuardCondition]:
         assert path in self.variables, "whose attributes are replaced has a variable"
         yield from ()
 
@@ -209,21 +227,22 @@ class _InForward:
     def given(self) -> list[str]:
         return self.tensors
 
-    def like(self, device: str) -> Iterator[str]:
+    def like(self, device: str) -> Iterator[GuardCondition]:
         for path, leaf in self.leaves.items():
-            yield tensor_condition(self.locals[path], leaf, "", device)
+            yield tensor_condition(path, self.locals[path], leaf, "", device)
 
-    def tied(self) -> Iterator[str]:
+    def tied(self) -> Iterator[GuardCondition]:
         for group in tied_paths(self.module):
-            known = next((self.locals[path] for path in group if path in self.locals), "")
+            known = next((path for path in group if path in self.locals), "")
             for path in group if known else ():
                 if path not in self.locals:
-                    yield f"{self._reached(path)} is {known}"
+                    text = f"{self._reached(path)} is {self.locals[known]}"
+                    yield GuardCondition(text, f"{path} is no longer tied to {known}")
 
-    def values(self) -> Iterator[str]:
+    def values(self) -> Iterator[GuardCondition]:
         for s in self.captured.settings:
             text, what = f"{self.variables[s.path]}.{s.name}", joined(s.path, s.name)
-            yield from self.conditions.unchanged(text, s.value, f"attribute {what}")
+            yield from self.conditions.unchanged(text, s.value, f"{ATTRIBUTE}{what}")
 
 
 def held(variable: str, module: nn.Module, name: str) -> str:
@@ -232,9 +251,10 @@ def held(variable: str, module: nn.Module, name: str) -> str:
     return f"{variable}.{next(places, '__dict__')}.get({literal(name)})"
 
 
-def tensor_condition(text: str, leaf: Node, batch: str, device: str) -> str:
-    """A tensor is what the kernels were written for. batch, device: variables, or ""."""
+def tensor_condition(name: str, text: str, leaf: Node, batch: str, device: str) -> GuardCondition:
+    """A tensor is what the kernels were written for. name: as users know it.  batch, device:
+    variables, or ""."""
     shape = shape_tuple(leaf.shape, batch)
     order = [f"order={leaf.order}"] * bool(leaf.order)
-    inside = ", ".join([text, shape, str(leaf.dtype), *[device] * bool(device), *order])
-    return f"_fusewright_tensor_matches({inside})"
+    inside = [literal(name), text, shape, str(leaf.dtype), *[device] * bool(device), *order]
+    return GuardCondition(f"_fusewright_tensor_matches({', '.join(inside)})")

@@ -20,6 +20,7 @@ from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.source_text import SourceText
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY, GUARD_HIT_IN_PYTHON
+from fusewright.emit.guard_condition import REASONS
 from fusewright.emit.guard_snapshot import LOOK_IN_PYTHON
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.targets.arch import Arch
@@ -127,6 +128,11 @@ ANSWERS: Mapping[Snippet, Answer] = MappingProxyType(
     }
 )
 
+_CALLED = """
+# Class -> its calls that ran kernels.
+_FUSEWRIGHT_CALLS = {{{}}}
+"""
+
 _GUARD = '''
 # PyTorch 2.0 has neither the first nor the second.
 _fusewright_dynamo_guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -153,24 +159,34 @@ _FUSEWRIGHT_LOOKING_ON = (
 
 
 def _fusewright_eager():
-    """Whether nobody looks on, of those in `_FUSEWRIGHT_LOOKING_ON`."""
-    return not any(looks_on() for looks_on in _FUSEWRIGHT_LOOKING_ON)
+    """True where nobody looks on, of those in `_FUSEWRIGHT_LOOKING_ON`; else who does."""
+    names = "autocast", "a tracer", "a function transform", "a dispatch mode", "another mode"
+    for name, looks_on in zip(names, _FUSEWRIGHT_LOOKING_ON, strict=True):
+        if looks_on():
+            return _fusewright_no(f"{{name}} looks on")
+    return True
 '''
 
 _TENSOR = '''
-def _fusewright_tensor_matches(tensor, shape, dtype, {device}, order=None):
-    """Whether a tensor is what the kernels were written for, and needs no gradient."""
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.dtype is dtype
-        and {place}
-        and tensor.layout is torch.strided
-        and not tensor.is_nested
-        and tensor.shape == shape
-        and (tensor.permute(order) if order else tensor).is_contiguous()
-        and not tensor.is_neg()
-        and not (tensor.requires_grad and torch.is_grad_enabled())
-    )
+def _fusewright_tensor_matches(name, tensor, shape, dtype, {device}, order=None):
+    """True for a tensor like the one that the kernels were written for; else what is different."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return _fusewright_no(f"{{name}} is no plain tensor", f" but a {{type(tensor).__name__}}")
+    if tensor.dtype is not dtype:
+        return _fusewright_no(f"dtype of {{name}}", f" is {{tensor.dtype}}, not {{dtype}}")
+    if not ({place}):
+        return _fusewright_no(f"device of {{name}}", f" is {{tensor.device}}")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return _fusewright_no(f"layout of {{name}}", " is not strided")
+    if tensor.shape != shape:
+        return _fusewright_no(f"shape of {{name}}", f" is {{tuple(tensor.shape)}}, not {{shape}}")
+    if not (tensor.permute(order) if order else tensor).is_contiguous():
+        return _fusewright_no(f"order of {{name}} in memory", f": strides {{tensor.stride()}}")
+    if tensor.is_neg():
+        return _fusewright_no(f"{{name}} is negated lazily")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return _fusewright_no(f"{{name}} needs a gradient", ", which kernels do not record")
+    return True
 '''
 
 # Code for an architecture without `forward_ptx` runs on no other.
@@ -199,6 +215,14 @@ class Runtime:
     def __str__(self) -> str:
         """What builds itself without the model, behind `import torch`."""
         return "\n\n\n".join(filter(None, (self.kernels, self.support)))
+
+
+@dataclass(frozen=True)
+class GuardNeeds:
+    """What the classes of a file call, and their names."""
+
+    snippets: frozenset[Snippet]
+    classes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -241,7 +265,7 @@ _CUDA = LanguageRuntime(
         "extra_cuda_cflags": flags.split(),""",
     autocast="torch.is_autocast_enabled",
     device="device",
-    place="tensor.is_cuda\n        and tensor.get_device() == device",
+    place="tensor.is_cuda and tensor.get_device() == device",
     empty=CUDA_MEMORY,
 )
 # Neither compiler contracts a * b + c by itself: what a model computes once would have another
@@ -261,18 +285,26 @@ def cuda_flags(arch: Arch) -> tuple[str, ...]:
 
 
 def cuda_runtime(
-    kernels: Sequence[KernelText], target: Target, snippets: frozenset[Snippet]
+    kernels: Sequence[KernelText],
+    target: Target,
+    snippets: frozenset[Snippet],
+    classes: Sequence[str] = (),
 ) -> Runtime:
-    """The blocks for CUDA: kernels as text; build, guard. snippets: those that `forward` calls."""
+    """The blocks for CUDA: kernels as text; build, guard. snippets: those that `forward` calls.
+    classes: names of those that have kernels."""
     source, arch = cuda_text(kernels, target), target.arch
     table = {b.name: len(b.addresses) for b in kernels}
-    return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), snippets, arch)
+    asked = GuardNeeds(snippets, tuple(classes))
+    return _runtime(_CUDA, "_FUSEWRIGHT_CUDA", source, table, cuda_flags(arch), asked, arch)
 
 
-def cpp_runtime(bodies: Sequence[KernelText], snippets: frozenset[Snippet]) -> Runtime:
-    """The blocks for the CPU: kernels as text; build, guard. snippets: as for CUDA."""
+def cpp_runtime(
+    bodies: Sequence[KernelText], snippets: frozenset[Snippet], classes: Sequence[str] = ()
+) -> Runtime:
+    """The blocks for the CPU: kernels as text; build, guard. snippets, classes: as for CUDA."""
     table = {b.name: len(b.addresses) for b in bodies}
-    return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_text(bodies), table, CPP_FLAGS, snippets, None)
+    asked = GuardNeeds(snippets, tuple(classes))
+    return _runtime(_CPP, "_FUSEWRIGHT_CPP", cpp_text(bodies), table, CPP_FLAGS, asked, None)
 
 
 def _runtime(
@@ -281,9 +313,10 @@ def _runtime(
     source: SourceText,
     table: dict[str, int],
     flags: Sequence[str],
-    snippets: frozenset[Snippet],
+    asked: GuardNeeds,
     arch: Arch | None,
 ) -> Runtime:
+    snippets = asked.snippets
     called = snippets | BUILD_CALLS if table else snippets
     answers = [snippet for snippet in ANSWERS if snippet in called]
     bound = [
@@ -310,6 +343,8 @@ def _runtime(
         texts |= {Snippet.GUARD_HIT: GUARD_HIT_IN_PYTHON, Snippet.STATE: LOOK_IN_PYTHON}
     pieces = [
         *(building if table else []),
+        _CALLED.format(", ".join(f'"{name}": 0' for name in asked.classes)),
+        REASONS,
         _GUARD.format(autocast=language.autocast),
         *(texts[snippet] for snippet in Snippet if snippet in called),
         _TENSOR.format(device=language.device, place=language.place),

@@ -14,6 +14,7 @@ from fusewright.emit.emitted_file import GeneratedForward, emit_bare_class
 from fusewright.emit.runtime import Runtime
 from fusewright.errors import BuildFailed, ToolMissing
 from fusewright.targets.target import TARGETS
+from tests.support.emitting import BY_HAND
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ class Part(nn.Module):
 def test_the_twin_keeps_the_shape_of_the_tree() -> None:
     part = Part()
     text = emit_bare_class(
-        Runtime("", ""), GeneratedForward("x", "x", "By hand.", (), ("False",), ("return x",))
+        Runtime("", BY_HAND), GeneratedForward("x", "x", "By hand.", (), ("False",), ("return x",))
     )
     twin = fused_module(part, text)
     assert twin.first is twin.second

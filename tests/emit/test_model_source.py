@@ -20,12 +20,12 @@ from fusewright.emit.formatter import tidy, wrap
 from fusewright.emit.python_text import literal
 from fusewright.emit.runtime import Runtime
 from fusewright.errors import CaptureFailed, UnusableProblem
-from tests.support.emitting import EXAMPLES, SMALL, emit_example
+from tests.support.emitting import BY_HAND, EXAMPLES, SMALL, emit_example
 from tests.support.folders import ROOT
 
 KERNELS = "# ---- kernels of ModelNew, in the order of its steps "
 SUPPORT = "# region support: not about this model"
-RUNTIME = Runtime('KERNELS = r"""\n"""', "READY = True")
+RUNTIME = Runtime('KERNELS = r"""\n"""', BY_HAND)
 
 
 def emitted(
@@ -242,7 +242,7 @@ def test_without_kernels_there_is_support_alone() -> None:
     new = GeneratedForward("x", "x", "By none.", (), ("READY",), ("return x * 10",))
     text = emit_file(BASE, "p.py", [], Runtime("", RUNTIME.support), new)
     assert KERNELS not in text
-    assert text.endswith(f"\n\n\n{SUPPORT}\n\nREADY = True\n\n\n# endregion\n")
+    assert text.endswith(f"\n\n\n{SUPPORT}\n\n{BY_HAND}\n\n\n# endregion\n")
     assert run(text)["ModelNew"]().forward(2) == 20
 
 

@@ -32,6 +32,19 @@ SMALL: Mapping[str, Mapping[str, str]] = {
     "swish_bias_groupnorm": {"batch_size": "6", "in_features": "24", "out_features": "128"},
     "linear_relu_divide": {"batch_size": "4", "in_features": "40", "out_features": "56"},
 }
+# Support for a `forward` that was written by hand.
+BY_HAND = """\
+READY = True
+_FUSEWRIGHT_CALLS = {"ModelNew": 0}
+_fusewright_compiling = bool
+
+
+def _fusewright_refused(*why):
+    _FUSEWRIGHT_CALLS["ModelNew"] -= 1
+
+
+def _fusewright_status(name):
+    return _FUSEWRIGHT_CALLS[name]"""
 _number = itertools.count()
 
 
