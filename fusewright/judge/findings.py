@@ -66,6 +66,7 @@ _TABLE = (
     Check("sanitizer", "sanitize", "compute-sanitizer finds no error with memcheck, racecheck, initcheck and synccheck", "F2-F6"),
     Check("weak-problem", "note", "an output that computes nothing would pass: the problem cannot tell", "P1-P5"),
     Check("specialised", "note", "the candidate refuses other legal shapes or dtypes with an exception", "C26"),
+    Check("fallback", "note", "the candidate itself says that timed calls ran its original forward", ""),
     Check("forward-only", "note", "eager's output has a gradient, the candidate's has none", "C33"),
     Check("dirty-exit", "note", "a worker died after it had answered everything", "F11"),
     Check("nondeterministic", "note", "the same input gave other bits, within the contract", "F27"),

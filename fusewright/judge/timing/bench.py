@@ -23,6 +23,7 @@ from fusewright.errors import NotVerifiable
 from fusewright.judge.isolation.protocol import Gone, Late, ProtocolViolation, Record
 from fusewright.judge.timing import clock_rules, statistics
 from fusewright.judge.timing.clock_rules import Clocks
+from fusewright.judge.timing.fallback import fallback
 from fusewright.judge.workers import Short
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Timing:
     stopped: str
     caches: str = "cold: flushed before every call"
     missing: Mapping[str, str] = field(default_factory=dict)
+    fallback: str = ""  # calls of the candidate that ran the original forward, if it says so
 
 
 @dataclass
@@ -201,12 +203,24 @@ def measure(
         session.progress("timing")
         with turn():
             stopped, calls = _take_turns(session, sides)
+        told = _fallback(session, next(side for side in sides if side.name == CANDIDATE))
     except _Lost as lost:
         session.ledger.add("timing-outputs", "fail", str(lost))
         return None
     by_name = {side.name: side for side in sides}
     session.costs.enter("floors of the time")
-    return _conclude(session, by_name, stopped, calls, missing, _floors(session, by_name), before)
+    floors = _floors(session, by_name)
+    timing = _conclude(session, by_name, stopped, calls, missing, floors, before)
+    return timing and replace(timing, fallback=told)
+
+
+def _fallback(session: Session, side: Side) -> str:
+    """What the candidate says of its calls; a note, where some ran the original forward."""
+    record, _ = _timed(session, side, {"do": "status"})
+    refused, told = fallback(record.text)
+    if refused > 0:
+        session.ledger.add("fallback", "note", f"what was timed: {told}")
+    return told
 
 
 def _floors(session: Session, sides: Mapping[str, Side]) -> Mapping[str, float]:
