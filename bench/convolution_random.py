@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 from compare import drawn, medians, ready, workers  # noqa: E402
 
-from fusewright.compiler.pipeline import make  # noqa: E402
+from fusewright.compiler.compilation import make  # noqa: E402
 from fusewright.ir.graph import toposort  # noqa: E402
 from fusewright.kernels.conv import match as convolution  # noqa: E402
 from fusewright.kernels.conv.match import came_from_conv  # noqa: E402

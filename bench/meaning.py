@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from fusewright.common.problem_file import NO_OVERRIDES, load_problem
-from fusewright.compiler.pipeline import design
+from fusewright.compiler.compilation import design
 from fusewright.frontend.capture import capture, state_of
 from fusewright.ir.graph import Graph
 from fusewright.ir.interpreter import interpret

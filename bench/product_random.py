@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 from compare import drawn, medians, ready, workers  # noqa: E402
 
-from fusewright.compiler.pipeline import make  # noqa: E402
+from fusewright.compiler.compilation import make  # noqa: E402
 from fusewright.targets.detect import resolve_target  # noqa: E402
 
 ROUNDS, LARGEST = 9, 20_000

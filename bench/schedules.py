@@ -35,7 +35,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from product import FLUSH_BYTES, PAUSE_S, cold_ms, launcher, layer  # noqa: E402
 from product_random import Layer  # noqa: E402
 
-from fusewright.compiler.pipeline import NO_RULES, make  # noqa: E402
+from fusewright.compiler.compilation import NO_RULES, make  # noqa: E402
 from fusewright.kernels.gemm.tile import GemmTile, NoSplit  # noqa: E402
 from fusewright.kernels.registry import Strategy  # noqa: E402
 from fusewright.targets.target import TARGETS  # noqa: E402

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import compiler_record
 from tests.support.folders import EXAMPLES, TESTS
 
 
@@ -104,6 +105,10 @@ def _warm_once() -> Iterator[None]:
     for nursery in site.SHARED.values():
         nursery.close()
     site.SHARED.clear()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    compiler_record.Settings.update = config.getoption("--update-golden")
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from statistics import median
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same texts with and without a GPU
 
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import emitted_text, make
+from fusewright.compiler.compilation import make
+from fusewright.compiler.pipeline import emitted_text
 from fusewright.errors import FusewrightError
 from fusewright.frontend.example_arguments import example
 from fusewright.targets.target import TARGETS

@@ -46,7 +46,7 @@ from fusewright.codegen.kernel_text import KernelText
 from fusewright.common.atomic_write import write_atomically
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
 from fusewright.compiler import pipeline
-from fusewright.compiler.pipeline import Compilation, design
+from fusewright.compiler.compilation import NO_RULES, Compilation, design, make
 from fusewright.emit.emitted_file import emit_bare_class
 from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.frontend.capture import Captured, capture
@@ -201,7 +201,7 @@ def texts_of(name: str) -> Texts:
     """All texts of a problem: key -> paragraphs; called once in a process."""
     found = dict[str, str]()
     for variant in ("", *(VARIANTS if _fits(name, VARIED) else ())):
-        precision, rules = VARIANTS.get(variant, ("eager", pipeline.NO_RULES))
+        precision, rules = VARIANTS.get(variant, ("eager", NO_RULES))
         for machine in RECORDED:
             prefix = "/".join([name, machine.name, *[variant] * bool(variant)])
             try:
@@ -281,7 +281,7 @@ def _emitted(
         return made
 
     if loaded.problem is None:
-        made = pipeline.make(loaded.module, loaded.given.inputs, machine, precision, rules)
+        made = make(loaded.module, loaded.given.inputs, machine, precision, rules)
         runtime, forward = pipeline._code(made, loaded.module, scope_of(loaded.module))
         texts = [("file", emit_bare_class(runtime, forward)), ("record", made.record(loaded.name))]
         return texts, [made]
@@ -294,7 +294,7 @@ def _alternatives(made: Compilation) -> Named:
     """The kernels of each other strategy, and those of plans with more of PyTorch's calls."""
     if not made.replaced:
         return []
-    machine, plans, rules = made.plan.target, dict[str, Compilation](), pipeline.NO_RULES
+    machine, plans, rules = made.plan.target, dict[str, Compilation](), NO_RULES
 
     def replanned(choice: TuneChoice) -> Plan:
         (stage,) = choice.library

@@ -203,17 +203,20 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
     filename = f"<fusewright {next(_numbers)}: {kind.__name__}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), scope)
-    forward = scope["ModelNew"].forward
     members = {
-        "forward": forward,
+        **_methods(scope["ModelNew"]),
         "reference_forward": kind.forward,
-        "fusewright_status": scope["ModelNew"].fusewright_status,
         "__module__": kind.__module__,
         "__doc__": kind.__doc__,
     }
     fused = type(f"Fused{kind.__name__}", (kind,), members)
     scope["ModelNew"] = fused
     return _twin(module, {id(module): fused}, {})
+
+
+def _methods(written: type) -> dict[str, object]:
+    """What the class of an emitted text defines."""
+    return {name: value for name, value in vars(written).items() if not name.startswith("__")}
 
 
 def module_of_parts(
@@ -237,9 +240,8 @@ def module_of_parts(
     for name, children in parts.items():
         kind = type(children[0])
         members = {
-            "forward": scope[name].forward,
+            **_methods(scope[name]),
             "reference_forward": kind.forward,
-            "fusewright_status": scope[name].fusewright_status,
             "__module__": kind.__module__,
             "__doc__": kind.__doc__,
         }

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, ParamSpec, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TextIO
 
 import typer
 from rich.console import Console
@@ -27,6 +27,7 @@ from fusewright.cli.options import (
     Algebra,
     CandidatePath,
     Device,
+    Mode,
     ProblemPath,
     ReportPath,
     Settings,
@@ -198,6 +199,7 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     rules: Annotated[
         str, typer.Option(metavar="RULE,...", help=f"Restrictions: {', '.join(RULES)}.")
     ] = "",
+    mode: Mode = "both",
     algebra: Algebra = True,
     tune: Tune = None,
     settings: Settings = None,
@@ -216,7 +218,7 @@ def optimize(  # noqa: PLR0913 -- the options of the command
 
     def work() -> tuple[Report, int]:
         # Importing PyTorch takes its time, here and in the judge's processes: side by side.
-        open_one = partial(_judging, problem, output, target, overrides, timing=timing)
+        open_one = partial(_judging, problem, output, target, overrides, mode, timing=timing)
         with open_one() as judging, progress(Console(stderr=True)) as step:
             # Beside planning, if memory is nobody's to give and nothing is timed meanwhile.
             if judging and line is None and _level(tune, timing=timing) == "off":
@@ -230,6 +232,7 @@ def optimize(  # noqa: PLR0913 -- the options of the command
                 precision=precision,
                 rules=chosen,
                 overrides=overrides,
+                mode=mode,
                 force=force,
                 timing=timing,
                 level=tune,
@@ -241,8 +244,8 @@ def optimize(  # noqa: PLR0913 -- the options of the command
         show_outcome(Output(highlight=False), outcome)
         return outcome_report(outcome), outcome.exit_code
 
-    given = (problem, output, target, precision, chosen, overrides)
-    only_write = partial(_only_write, *given, force=force)
+    asked = {"precision": precision, "rules": chosen, "overrides": overrides, "mode": mode}
+    only_write = partial(_only_write, problem, output, target, asked, force=force)
     return _reported(report_path, work if verify else only_write)
 
 
@@ -334,6 +337,10 @@ def judge(  # noqa: PLR0913 -- the options of the command
         Literal["rows", "whole"],
         typer.Option(help="rows: float64 where it is needed. whole: everywhere, at full size."),
     ] = "rows",
+    mode: Annotated[
+        Literal["train", "eval"] | None,
+        typer.Option(help="In which most is asked, and all is timed; that of the problem, else."),
+    ] = None,
     grad: Annotated[bool, typer.Option("--grad", help="Check gradients too.")] = False,
     sanitize: Annotated[
         bool, typer.Option("--sanitize", help="Run compute-sanitizer's tools (CUDA).")
@@ -369,6 +376,7 @@ def judge(  # noqa: PLR0913 -- the options of the command
                 device=device or _default_device(),
                 accuracy=accuracy,
                 truth=truth,
+                mode=mode or "",
                 grad=grad,
                 sanitize=sanitize,
                 timing=timing,
@@ -467,13 +475,12 @@ def _only_write(
     problem: Path,
     output: Path | None,
     target: str | None,
-    precision: str,
-    rules: frozenset[str],
-    overrides: Mapping[str, str],
+    asked: Mapping[str, Any],
     *,
     force: bool,
 ) -> tuple[Report, int]:
-    """The file, or its text alone, that nobody compiles or judges."""
+    """The file, or its text alone, that nobody compiles or judges. asked: options of the command
+    that are the pipeline's own."""
     # What the problem file prints is not the text.
     with redirect_stdout(sys.stderr), progress(Console(stderr=True)) as step:
         from fusewright.compiler.pipeline import emit_only
@@ -482,11 +489,9 @@ def _only_write(
             problem,
             out=output,
             target=target,
-            precision=precision,
-            rules=rules,
-            overrides=overrides,
             force=force,
             progress=step,
+            **asked,
         )
     if output == STANDARD_OUTPUT:
         typer.echo(text, nl=False)
@@ -507,6 +512,7 @@ def _judging(
     output: Path | None,
     target: str | None,
     overrides: Mapping[str, str],
+    mode: str,
     *,
     timing: bool,
 ) -> AbstractContextManager[Judging | None]:
@@ -518,7 +524,7 @@ def _judging(
     known = device == "cpu" or (device == "cuda" and _default_device() == "cuda")
     if not known or not problem.is_file():
         return nullcontext()
-    return open_judging(request_for(problem, output, device, overrides, timing=timing))
+    return open_judging(request_for(problem, output, device, overrides, mode, timing=timing))
 
 
 def _default_device() -> Literal["cpu", "cuda"]:

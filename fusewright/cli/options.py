@@ -44,6 +44,13 @@ Tune = Annotated[
         "the file is for this machine and is timed, else off, if not given."
     ),
 ]
+Mode = Annotated[
+    Literal["both", "train", "eval"],
+    typer.Option(
+        help="For which mode of the model: both, where forward is not the same in them, if not "
+        "given."
+    ),
+]
 Verify = Annotated[
     bool,
     typer.Option(

@@ -32,18 +32,33 @@ from fusewright.build.fused_module import (
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_symbols import CXX_NAMES, symbols
 from fusewright.codegen.kernel_text import KernelText
-from fusewright.codegen.shared_kernels import NOTHING_SHARED, SharedKernels
+from fusewright.codegen.shared_kernels import SharedKernels
 from fusewright.codegen.value_names import ValueNames
 from fusewright.common.atomic_write import check_writable, write_atomically
 from fusewright.common.call_arguments import Inputs, call, read, signature_of
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
 from fusewright.common.timing_lock import Need, Turn
+from fusewright.compiler.compilation import (
+    NO_RULES,
+    Comment,
+    Compilation,
+    design,
+    make,
+    printed_as,
+)
 from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
-from fusewright.compiler.passes import run_passes
-from fusewright.compiler.verdict import STANDARD_OUTPUT, output_path, request_for
+from fusewright.compiler.modes import MODE_NAMES, InModes, in_modes
+from fusewright.compiler.verdict import (
+    STANDARD_OUTPUT,
+    is_judged_later,
+    output_path,
+    request_for,
+    with_other_mode,
+)
 from fusewright.emit.emitted_file import (
     GeneratedForward,
     NewClass,
+    OtherMode,
     alias,
     emit_bare_class,
     emit_classes,
@@ -54,7 +69,6 @@ from fusewright.emit.emitted_file import (
     runtime_block,
 )
 from fusewright.emit.header import (
-    ForwardNotes,
     PartNotes,
     header,
     header_of_parts,
@@ -65,48 +79,26 @@ from fusewright.emit.python_text import NameScope
 from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
-from fusewright.frontend.call_origins import source_lines
-from fusewright.frontend.capture import Captured, capture
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
-from fusewright.fusion.batch_counters import move_counters_into_kernels
-from fusewright.fusion.kernel_names import NameRules
-from fusewright.fusion.planner import Plan, plan
-from fusewright.fusion.value_words import value_words
-from fusewright.ir.graph import toposort
 from fusewright.judge.evidence.pytree import tensors
 from fusewright.judge.isolation.memory_limit import Peak
-from fusewright.judge.judging import Judging, open_judging
-from fusewright.kernels.interface import Condition, Description, MatchContext, StrategyContext
+from fusewright.judge.judging import Judging, judge_request, open_judging
 from fusewright.kernels.registry import (
-    ANCHORS,
     Printed,
-    Strategy,
-    default_strategy,
     family_of,
-    kernel_text,
     shared_kernels,
 )
-from fusewright.loopnest.buffer_reuse import BufferReuse, buffer_reuse
 from fusewright.report.decision_record import (
-    AS_IT_WAS,
     PARTS_NOT_TUNED,
-    changes_anything,
-    explain,
     explain_parts,
-    header_remarks,
     is_degenerate,
     is_worth_it,
     left_lines,
-    notes_of_kernels,
     step_reports,
 )
 from fusewright.report.run_report import OptimizeResult, StepReport
-from fusewright.report.step_rows import step_rows
-from fusewright.rewrite.algebra_rules import allowed
-from fusewright.rewrite.diagonal_matmul import diagonal
-from fusewright.rewrite.simplify import rewrite
-from fusewright.targets.detect import own_gpu, resolve_target
+from fusewright.targets.detect import resolve_target
 from fusewright.targets.target import Target
 from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench, about_inputs, about_machine
 from fusewright.tune.cache import TuneCache, TuneResult
@@ -116,160 +108,8 @@ from fusewright.tune.tuner import DEFAULT, cached_or, tune, untuned
 
 Progress = Callable[[str], None]
 Settle = Callable[[Need], None]
-Comment = tuple[str, ...]  # in lines
 TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
-NO_RULES: frozenset[str] = frozenset()
 NOT_ASKED = "the file was neither compiled nor run, as --no-verify asks"
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """Everything decided and printed for one model on one target.
-
-    given: the model as captured.  used: the names of the rewrites.  tuned: what came of tuning.
-    replaced: whether `forward` is a new one; if not, it is the model's own.  shared: which steps
-    run which function.
-    """
-
-    given: Captured
-    captured: Captured
-    plan: Plan
-    layout: BufferReuse
-    kernels: tuple[Printed, ...]
-    used: tuple[str, ...]
-    tuned: TuneResult | None = None
-    replaced: bool = True
-    shared: SharedKernels = NOTHING_SHARED
-
-    @property
-    def descriptions(self) -> Mapping[str, Description]:
-        """What reports say of the kernels, by name."""
-        context = StrategyContext(self.plan.target, self.plan.graph)
-        return {
-            text.name: family_of(nest.kernel).describe(nest.kernel, strategy, context)
-            for text, nest, strategy in self.kernels
-        }
-
-    @property
-    def conditions(self) -> tuple[Condition, ...]:
-        """What the emitted guard asks for kernels, in the order in which the graph has anchors."""
-        owners = {id(k.anchor): k for k in self.plan.kernels if k.anchor}
-        found = (owners[id(n)] for n in toposort(self.plan.graph.roots) if id(n) in owners)
-        return tuple(asked for kernel in found for asked in family_of(kernel).conditions(kernel))
-
-    @cached_property
-    def names(self) -> ValueNames:
-        """What kernels call their values: as the model does."""
-        return ValueNames(value_words(self.captured))
-
-    @property
-    def texts(self) -> tuple[KernelText, ...]:
-        """The kernels as text."""
-        return tuple(text for text, _, _ in self.kernels)
-
-    def comments(self, module: nn.Module, shared: SharedKernels) -> dict[str, Comment]:
-        """What stands above a function in an emitted file, of the first kernel that it runs, by
-        name. module: of which the kernels are.  shared: of the file."""
-        lines = source_lines(module)
-        return notes_of_kernels(self.plan, self.descriptions, lines, shared.function_of)
-
-    @property
-    def tuning(self) -> Mapping[str, object] | None:
-        """What the report says of tuning."""
-        return self.tuned.facts if self.tuned else None
-
-    @property
-    def notes(self) -> ForwardNotes:
-        """What the header of the emitted file says."""
-        return self.notes_of(self.shared.function_of)
-
-    def notes_of(self, function_of: Mapping[str, str]) -> ForwardNotes:
-        """The same. function_of: of the emitted file, where this is a part of it."""
-        remarks = header_remarks(self.captured, self.plan, self.used)
-        tuned = (line.strip() for line in self.tuned.lines) if self.tuned else ()
-        rows = step_rows(self.plan, self.layout, self.texts, self.descriptions, function_of)
-        return ForwardNotes(rows, (*remarks, *tuned))
-
-    def record(self, source: str, function_of: Mapping[str, str] | None = None) -> str:
-        """The decision record. function_of: of the emitted file, where this is a part of it."""
-        text = f"{source} on {self.plan.target.name}: the model as it was\n"
-        if self.plan.steps:
-            text = explain(
-                self.captured, self.plan, self.layout, self.descriptions, self.used, source,
-                function_of or self.shared.function_of,
-            )  # fmt: skip
-        lines = ["", *self.tuned.lines] if self.tuned else [] if self.replaced else AS_IT_WAS
-        return text + "".join(f"{line}\n" for line in lines)
-
-
-def make(
-    module: nn.Module,
-    inputs: Sequence[object],
-    machine: Target,
-    precision: str = "eager",
-    rules: frozenset[str] = NO_RULES,
-) -> Compilation:
-    """Capture, simplify, plan and print the kernels of `module` for `machine`.
-
-    rules: what the strategies avoid where they can; `optimize_file` refuses what breaks them still.
-    """
-    captured = capture(module, inputs, machine.device)
-    if captured.placeless and machine.device != "cpu":
-        raise CaptureFailed(
-            f"{captured.placeless}: {type(module).__name__}.forward returns a tensor that it makes "
-            "without naming a device, or on the CPU by name, so that on a GPU it does not lie "
-            "where the inputs do. Write device=x.device there, where x is an input."
-        )
-    return design(captured, machine, precision, rules)
-
-
-def design(
-    given: Captured,
-    machine: Target,
-    precision: str = "eager",
-    rules: frozenset[str] = NO_RULES,
-    choice: TuneChoice = DEFAULT,
-    names: NameRules = CXX_NAMES,
-) -> Compilation:
-    """`make` for a model that is captured already, with what a tuner has chosen.
-
-    names: what those of kernels have to keep apart from.
-    """
-    graph, used = rewrite(given.graph, allowed(rules))
-    graph, more = diagonal(graph, rules)
-    used = (*used, *more)
-    context = MatchContext(machine, precision, rules, is_here=machine is own_gpu())
-    graph = run_passes(graph, context, choice.library)
-    captured = replace(given, graph=graph)
-    planned = move_counters_into_kernels(plan(graph, machine, ANCHORS, precision, names))
-    layout = buffer_reuse(planned)
-    made = Compilation(
-        given, captured, planned, layout, (), used, replaced=changes_anything(given.graph, planned)
-    )
-    return _printed(made, rules, choice)
-
-
-def _printed(made: Compilation, rules: frozenset[str], choice: TuneChoice) -> Compilation:
-    """The same plan with every kernel as chosen for its function, or by default."""
-    context = StrategyContext(made.plan.target, made.captured.graph, rules)
-    language, names = made.plan.target.language, made.names
-    nests = [made.layout.nests[kernel.name] for kernel in made.plan.kernels]
-
-    def printed(strategies: Sequence[Strategy]) -> tuple[Printed, ...]:
-        in_place = made.layout.in_place
-        return tuple(
-            (kernel_text(nest, strategy, in_place[nest.kernel.name], names), nest, strategy)
-            for nest, strategy in zip(nests, strategies, strict=True)
-        )
-
-    kernels = printed([default_strategy(nest, context) for nest in nests])
-    shared = shared_kernels(kernels, language, names)
-    if choice.strategies:
-        groups = shared.function_of
-        chosen = [choice.strategies.get(groups[text.name], default) for text, _, default in kernels]
-        kernels = printed(chosen)
-        shared = shared_kernels(kernels, language, names, groups)
-    return replace(made, kernels=kernels, shared=shared)
 
 
 def _tuned(
@@ -290,7 +130,7 @@ def _tuned(
         if choice == MODEL:
             return replace(made, plan=replace(made.plan, steps=()), kernels=(), replaced=False)
         if not choice.library:
-            return _printed(made, rules, choice)
+            return printed_as(made, rules, choice)
         return design(made.given, machine, made.plan.precision, rules, choice)
 
     def write(choice: TuneChoice) -> CandidateText:
@@ -317,29 +157,39 @@ def _tuned(
 
 
 def emitted_text(made: Compilation, module: nn.Module, problem: Problem) -> str:
-    """The text of the emitted file."""
-    return _emitted(made, module, problem)[0]
+    """The text of the emitted file, for the mode that it was made in."""
+    return _emitted(InModes(MODE_NAMES[module.training], made), module, problem)[0]
 
 
-def _emitted(made: Compilation, module: nn.Module, problem: Problem) -> tuple[str, str]:
+def _emitted(modes: InModes, module: nn.Module, problem: Problem) -> tuple[str, str]:
     """The text of the emitted file, and its block that compiles kernels, or ""."""
-    path, record = str(problem.path), made.record(problem.path.name)
+    path, record, made = str(problem.path), modes.record(problem.path.name), modes.first
     if not made.replaced:
         return rename_only(problem.source, path, unchanged_header(record)), ""
     classes = _own_classes(problem) | {type(module): "ModelNew"}
-    runtime, forward = _code(made, module, EmitScope(classes, vars(problem.module)))
-    lines = header(problem.path.name, made.plan.target.name, made.notes)
+    runtime, forward = _code_in_modes(modes, module, EmitScope(classes, vars(problem.module)))
+    lines = header(problem.path.name, made.plan.target.name, modes.notes)
     text = emit_file(problem.source, path, lines, runtime, forward)
-    return text, str(runtime) if made.kernels else ""
+    return text, str(runtime) if modes.shared.functions else ""
 
 
 def _code(
     made: Compilation, module: nn.Module, scope: EmitScope
 ) -> tuple[Runtime, GeneratedForward]:
-    """The emitted kernels and the emitted `forward`."""
-    forward = _forward(made, made.shared, module, scope)
-    functions = _commented(made.shared, made.comments(module, made.shared))
-    return runtime_block(functions, made.plan.target, [forward]), forward
+    """The emitted kernels and the emitted `forward`, for the mode that it was made in."""
+    return _code_in_modes(InModes(MODE_NAMES[module.training], made), module, scope)
+
+
+def _code_in_modes(
+    modes: InModes, module: nn.Module, scope: EmitScope
+) -> tuple[Runtime, GeneratedForward]:
+    """The same with what was made for the other mode."""
+    forward = _forward(modes.first, modes.shared, module, scope)
+    if modes.second:
+        new = _forward(modes.second, modes.shared, module, replace(scope, second=True))
+        forward = replace(forward, other=OtherMode(modes.other_name == "train", new))
+    functions = modes.functions(module)
+    return runtime_block(functions, modes.first.plan.target, [forward]), forward
 
 
 def _commented(shared: SharedKernels, comments: Mapping[str, Comment]) -> tuple[KernelText, ...]:
@@ -364,6 +214,7 @@ def optimize_file(
     precision: str = "eager",
     rules: frozenset[str] = frozenset(),
     overrides: Mapping[str, str] = NO_OVERRIDES,
+    mode: str = "both",
     force: bool = False,
     timing: bool = True,
     level: str | None = None,
@@ -376,6 +227,8 @@ def optimize_file(
 
     level: how much the tuner tries, "off", "quick" or "full"; None: "quick" where the file is for
     this machine and is timed, else "off".
+    mode: "train" or "eval", for which the file is written and judged; "both": for that in which the
+    model is made, and for the other one where forward is not the same there.
     turn: entered while calls are timed, so that nothing else of a suite disturbs them.
     judging: of this problem and this file, if one is open and is for this target's device. What
     comes before its candidate is done beside planning, unless something is timed meanwhile.
@@ -394,15 +247,16 @@ def optimize_file(
     # The judge's processes import PyTorch while the model is captured here.
     opened: AbstractContextManager[Judging | None] = nullcontext(judging)
     if here and (judging is None or judging.request.device != machine.device):
-        asked = request_for(problem_path, out, machine.device, overrides, timing=timing)
+        asked = request_for(problem_path, out, machine.device, overrides, mode, timing=timing)
         opened = open_judging(asked)
     with opened if here else nullcontext() as judging:
-        problem, module, given = _load(problem_path, overrides, progress)
+        problem, module, given = _load(problem_path, overrides, progress, mode)
         progress("planning and generating kernels")
         work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
         begin = judging.begin if judging and level == "off" else _nothing
         sized = _Sized(machine.device, settle if here else _quiet, progress, begin)
-        file = _file(problem, module, given, machine, precision, rules, work, progress, sized)
+        settings = precision, rules, work, progress, sized, mode
+        file = _file(problem, module, given, machine, *settings)
         about = file.degenerate, None, file.parts, sized.need
         outcome = OptimizeResult(out, file.record, file.reports, None, "", *about)
         if judging is None:
@@ -414,6 +268,11 @@ def optimize_file(
         del module, given, work
         torch.cuda.empty_cache()  # the judge's processes want the memory
         verdict = judging.verdict(progress, turn, compiling.library)
+        if is_judged_later(verdict, file.mode):
+            progress(f"judging it in {file.mode} mode")
+            asked = replace(judging.request, mode=file.mode, timing=False)
+            other = judge_request(asked, progress, turn, judging.session.site, compiling.library)
+            verdict = with_other_mode(verdict, file.mode, other)
         return replace(outcome, verdict=verdict, tuning=file.tuning)
 
 
@@ -425,6 +284,7 @@ def emit_only(
     precision: str = "eager",
     rules: frozenset[str] = NO_RULES,
     overrides: Mapping[str, str] = NO_OVERRIDES,
+    mode: str = "both",
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> tuple[OptimizeResult, str]:
@@ -437,9 +297,10 @@ def emit_only(
     out = output_path(problem_path, out)
     if out != STANDARD_OUTPUT:
         check_writable(out, force=force)
-    problem, module, given = _load(problem_path, overrides, progress)
+    problem, module, given = _load(problem_path, overrides, progress, mode)
     progress("planning and generating kernels")
-    file = _file(problem, module, given, machine, precision, rules, _as_planned, progress)
+    settings = precision, rules, _as_planned, progress
+    file = _file(problem, module, given, machine, *settings, mode=mode)
     if out != STANDARD_OUTPUT:
         write_atomically(out, file.text, force=force)
     about = file.degenerate, None, file.parts
@@ -510,7 +371,8 @@ def optimize(
         made = make(module, inputs, machine)
         if not made.replaced:
             return fused_module(module, "")
-        runtime, new = _code(made, module, scope_of(module))
+        modes = in_modes(module, inputs, made, NO_RULES, _check_rules)
+        runtime, new = _code_in_modes(modes, module, scope_of(module))
     except CaptureFailed as error:
         return _optimize_parts(module, inputs, machine, str(error))
     fused = fused_module(module, emit_bare_class(runtime, new))
@@ -557,11 +419,13 @@ def _optimize_parts(
 
 
 def _load(
-    path: Path, overrides: Mapping[str, str], progress: Progress
+    path: Path, overrides: Mapping[str, str], progress: Progress, mode: str = "both"
 ) -> tuple[Problem, nn.Module, Example]:
     progress(f"loading {path.name}")
     problem = load_problem(path, overrides)
     module, given = problem.make_model(), example(problem)
+    if mode != "both":
+        module.train(mode == "train")
     progress("capturing the model")
     return problem, module, given
 
@@ -698,6 +562,7 @@ class _File:
     degenerate: bool = False
     tuning: Mapping[str, object] | None = None
     parts: Mapping[str, object] | None = None
+    mode: str = ""  # the other mode that it has kernels for
 
 
 def _file(
@@ -710,9 +575,11 @@ def _file(
     tuned: Callable[[Compilation, Progress], Compilation],
     progress: Progress,
     sized: Callable[[Sizes], None] = lambda _: None,
+    mode: str = "both",
 ) -> _File:
     """The model as a whole; where that cannot be captured, its parts, if it runs at all.
 
+    mode: "both", or that of `module`, which it is written for alone.
     sized: told the sizes of its tensors, once and before anything large is made.
     """
     name = problem.path.name
@@ -721,11 +588,14 @@ def _file(
         _check_rules(made, rules)
         sized(sizes_of(made.given.graph))
         made = tuned(made, progress)
-        text, runtime = _emitted(made, module, problem)
-        reports = step_reports(made.plan, made.descriptions)
+        modes = InModes(MODE_NAMES[module.training], made)
+        if mode == "both":
+            modes = in_modes(module, given.inputs, made, rules, _check_rules)
+        text, runtime = _emitted(modes, module, problem)
+        reports = tuple(r for m in modes.made for r in step_reports(m.plan, m.descriptions))
         degenerate = is_degenerate(made.captured.graph)
-        about = made.record(name), made.shared.functions, reports, degenerate, made.tuning
-        return _File(text, runtime, *about)
+        about = modes.record(name), modes.shared.functions, reports, degenerate, made.tuning
+        return _File(text, runtime, *about, mode=modes.other_name if modes.second else "")
     except CaptureFailed as error:
         why = str(error)
     progress("the model cannot be captured as a whole: trying its parts")

@@ -6,8 +6,10 @@ The judge's processes start before PyTorch is imported here, so nothing in this 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from fusewright.judge.findings import Verdict
 from fusewright.judge.request import Request
 
 STANDARD_OUTPUT = Path("-")  # in place of a file: no file, the text goes there
@@ -20,10 +22,30 @@ def output_path(problem: Path, out: Path | None) -> Path:
 
 
 def request_for(
-    problem: Path, out: Path | None, device: str, overrides: Mapping[str, str], *, timing: bool
-) -> Request:
-    """The written file as a candidate for its problem."""
+    problem: Path, out: Path | None, device: str, overrides: Mapping[str, str], mode: str,
+    *, timing: bool,
+) -> Request:  # fmt: skip
+    """The written file as a candidate for its problem. mode: as on the command line."""
     return Request(
         problem.absolute(), output_path(problem, out).absolute(), device,
         overrides=dict(overrides), timing=timing, budget_s=TIMING_SECONDS,
+        mode="" if mode == "both" else mode,
     )  # fmt: skip
+
+
+def is_judged_later(verdict: Verdict, mode: str) -> bool:
+    """Whether this other mode of a file is still to be judged: eager is not random in it, and most
+    of the questions were asked in the first mode."""
+    judged = verdict.environment.get("modes")
+    return verdict.verdict == "verified" and isinstance(judged, list) and mode in judged[1:]
+
+
+def with_other_mode(verdict: Verdict, mode: str, other: Verdict) -> Verdict:
+    """The verdict on a file that is for both modes.
+
+    verdict: verified, in the mode of the problem.  other: in this one; what is not verified there
+    is the verdict on the file.
+    """
+    if other.verdict != "verified":
+        return replace(other, reason=f"in {mode} mode: {other.reason}", timing=verdict.timing)
+    return replace(verdict, reason=f"{verdict.reason}, and so it did in {mode} mode")

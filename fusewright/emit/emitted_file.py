@@ -42,7 +42,7 @@ class GeneratedForward:
     signature: the parameters behind self, as text.  call: how they are handed on.
     snippets: those that all of it calls.  imports: lines that it needs.  table: what modules have
     to be like.  own: the name of its class.  holds: the variable of what the conditions say: true,
-    or a false value, which is a reason.
+    or a false value, which is a reason.  other: that of the other mode, if there is one.
     """
 
     signature: str
@@ -56,6 +56,24 @@ class GeneratedForward:
     table: ModuleTable | None = None
     own: str = "ModelNew"
     holds: str = "holds"
+    other: OtherMode | None = None
+
+    @property
+    def all(self) -> list[GeneratedForward]:
+        """It, and that of the other mode."""
+        return [self, *([self.other.forward] if self.other else [])]
+
+
+@dataclass(frozen=True)
+class OtherMode:
+    """Another `forward`, for when the training flag is this one."""
+
+    training: bool
+    forward: GeneratedForward
+
+    @property
+    def method(self) -> str:
+        return f"forward_in_{'train' if self.training else 'eval'}_mode"
 
 
 @dataclass(frozen=True)
@@ -108,9 +126,10 @@ def runtime_block(
     forwards: Sequence[GeneratedForward],
 ) -> Runtime:
     """The blocks behind the model, with the imports and the snippets that `forwards` need."""
+    forwards = [one for forward in forwards for one in forward.all]
     snippets = frozenset[Snippet]().union(*(f.snippets for f in forwards))
     imports = dict.fromkeys(line for f in forwards for line in f.imports)
-    classes = [f.own for f in forwards]
+    classes = [*dict.fromkeys(f.own for f in forwards)]
     if target.language == "cuda":
         runtime = cuda_runtime(kernels, target, snippets, classes)
     else:
@@ -243,15 +262,32 @@ def _added(model: ModelSource, new: GeneratedForward) -> list[str]:
 
 
 def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
-    """`forward`, as lines at the left margin; widths count the indentation of a method."""
-    head = (
-        f"def forward(self, {signature}){returns}:" if signature else f"def forward(self){returns}:"
-    )
+    """`forward`, and what belongs to it, as lines at the left margin."""
+    own, other = literal(new.own), new.other
+    first = [
+        f"if _fusewright_compiling() and _fusewright_traced({own}):",
+        f"    return self.reference_forward({new.call})",
+    ]
+    if other:
+        first += [
+            f"if {'' if other.training else 'not '}self.training:",
+            f"    return self.{other.method}({new.call})",
+        ]
+    lines = _method("forward", new, signature, returns, first)
+    if other:
+        lines += ["", *_method(other.method, other.forward, signature, returns, [])]
+    return lines + _STATUS.format(own).split("\n")
+
+
+def _method(
+    name: str, new: GeneratedForward, signature: str, returns: str, first: Sequence[str]
+) -> list[str]:
+    """One method; widths count the indentation. first: statements before all others."""
+    head = f"def {name}(self{', ' * bool(signature)}{signature}){returns}:"
     own, original = literal(new.own), f"    return self.reference_forward({new.call})"
     body = [
         f'"""{new.summary}"""',
-        f"if _fusewright_compiling() and _fusewright_traced({own}):",
-        original,
+        *first,
         *new.prelude,
         f"{new.holds} = ({' and '.join(new.conditions)})",
         f"if not {new.holds}:",
@@ -264,7 +300,7 @@ def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
     for line in body:
         plain = line.lstrip()
         lines += wrap(plain, 8 + len(line) - len(plain))
-    return [line[4:] for line in lines] + _STATUS.format(own).split("\n")
+    return [line[4:] for line in lines]
 
 
 def _with_runtime(runtime: Runtime, text: Sequence[str]) -> list[str]:

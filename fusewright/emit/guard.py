@@ -251,7 +251,8 @@ class _Guard:
         found += self.model.found()
         given = [*leaves, *self.model.given()]
         batch, asked = self.batch or "0", [GuardCondition("_fusewright_eager()")]
-        key = f"({batch}, {self.scope.part})" if self.scope.part else batch  # parts remember apart
+        number = self.scope.number  # parts, and modes, remember apart
+        key = f"({batch}, {number})" if number else batch
         asked += [
             tensor_condition(places.get(name, name), name, leaf, self.batch, device)
             for name, leaf in leaves.items()

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from fusewright.emit.python_text import literal
 
+MODE_ADVICE = " (fusewright optimize --mode)"  # guard_snapshot says the same
+
 
 @dataclass(frozen=True)
 class GuardCondition:

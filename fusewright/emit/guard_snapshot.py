@@ -40,8 +40,8 @@ def _fusewright_other(model, path):
         return _fusewright_no(f"{path} is not what it was")
     training = model.get_submodule(place).training
     flag = f"training flag of {place}" if place else "its training flag"
-    mode = "eval" if training else "train"
-    return _fusewright_no(f"{flag} is {training}; this file was made for {mode} mode")
+    mode, advice = "eval" if training else "train", " (fusewright optimize --mode)"
+    return _fusewright_no(f"{flag} is {training}, and these kernels are for {mode} mode{advice}")
 
 
 def _fusewright_look(model, table, device=None):
@@ -121,7 +121,7 @@ def _fusewright_look(model, table, device=None):
     alive = [weakref.ref(one, forget) for path, one in found.items() if path]
     named = [(where, name, id(tensor)) for where, name, tensor in tensors]
     fields = modules, facts, keys, empty, again * bool(odd), named, alive
-    looked.append((type(model), *map(tuple, fields)))
+    looked.append((table, type(model), *map(tuple, fields)))
     model.__dict__["_fusewright_looked"] = looked
     return tuple(tensor for _, _, tensor in tensors)
 '''
@@ -148,10 +148,11 @@ def _fusewright_state(model, table):
         return id(child) == address and type(child) is kind and child.__dict__ is inside
 
     for saw in tuple(own.get("_fusewright_looked", ())):
-        kind, modules, facts, keys, empty, again, tensors, _ = saw
+        of, kind, modules, facts, keys, empty, again, tensors, _ = saw
         state = tuple(found(*one) for one in tensors)
         if (
-            type(model) is kind
+            of is table
+            and type(model) is kind
             and all(same_module(*one) for one in modules)
             and all(same(*one) for one in facts)
             and all([*where] == names for where, names in keys)

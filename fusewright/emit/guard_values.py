@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from fusewright.common.containers import Container, Plain, Tree
-from fusewright.emit.guard_condition import GuardCondition, all_of
+from fusewright.emit.guard_condition import MODE_ADVICE, GuardCondition, all_of
 from fusewright.emit.module_table import defined, function_text
 from fusewright.emit.python_text import NameScope, literal
 from fusewright.emit.scope import EmitScope
@@ -92,7 +92,7 @@ def _otherwise(what: str, value: object) -> str:
     if name == "training" and isinstance(value, bool):
         flag = f"training flag of {path}" if path else "its training flag"
         mode = "train" if value else "eval"
-        return f"{flag} is {not value}; this file was made for {mode} mode"
+        return f"{flag} is {not value}, and these kernels are for {mode} mode{MODE_ADVICE}"
     text = getattr(value, "__qualname__", "") or repr(value)
     what = what.replace("the default of ", "argument ")
     return f"{what} is not {text if len(text) <= LONGEST_VALUE else 'what it was'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusewright import __version__
@@ -57,12 +57,13 @@ class PartNotes:
     notes: ForwardNotes
 
 
-def header(problem: str, target: str, notes: ForwardNotes) -> list[str]:
-    """problem: the name of its file."""
+def header(problem: str, target: str, notes: Mapping[str, ForwardNotes]) -> list[str]:
+    """problem: the name of its file.  notes: of each mode, by its name; of one, if that is all."""
+    modes = [f"in {name} mode" for name in notes] if len(notes) > 1 else []
     return [
         f"ModelNew: {problem} with fused kernels for {target}, {WRITTEN}",
         "",
-        *_steps([notes]),
+        *_steps([*notes.values()], modes),
         "The constructor, the parameters and the results are the original's. Where the guard of "
         "`forward` does not hold (other shapes, gradients, autocast, ...), it runs "
         "`reference_forward`.",

@@ -56,7 +56,7 @@ def module_table(captured: Captured, module: nn.Module, scope: EmitScope) -> Mod
     """The table for a module as it was captured."""
     rows = _Rows(captured, module, scope)
     root = rows.row("", module)
-    function = f"{FUNCTION_NAME}_{scope.part}" if scope.part else FUNCTION_NAME
+    function = f"{FUNCTION_NAME}_{scope.number}" if scope.number else FUNCTION_NAME
     return ModuleTable(function, MappingProxyType(rows.below(root)), tuple(rows.tensors))
 
 

@@ -27,6 +27,7 @@ class EmitScope:
 
     values: the namespace of the user's file.  reach: how a value of it is read, `{0}` its name.
     own: the class that is written.  part: the number of a part of a model; 0 for a whole one.
+    second: whether what is written is for its second mode.
     """
 
     classes: Mapping[type, str]
@@ -34,6 +35,12 @@ class EmitScope:
     reach: str = "{0}"
     own: str = "ModelNew"
     part: int = 0
+    second: bool = False
+
+    @property
+    def number(self) -> int:
+        """Keeps what guards remember apart; 0 for the first."""
+        return self.part + self.second
 
 
 @dataclass

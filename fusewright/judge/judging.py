@@ -37,6 +37,7 @@ NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
 DEVICES = ("cpu", "cuda")
 ACCURACIES = ("contract", "loose")
 TRUTHS = ("rows", "whole")
+MODES = ("train", "eval")
 BASELINES = ("eager", "compile")
 COMPILING = "waiting for the compiler"  # a phase of those whose caller compiles the kernels
 
@@ -58,12 +59,14 @@ def judge(  # noqa: PLR0913 -- each is something that a user may ask for
     turn: Turn = nullcontext,
     site: Site | None = None,
     truth: str = "rows",
+    mode: str = "",
     compiled: Compiled | None = None,
 ) -> Verdict:
     """Is the ModelNew in `candidate` right, and is it faster? Never trusts the candidate.
 
     truth: "rows" asks a costly problem most of its questions with fewer rows, and float64 where the
     candidate is not close to eager; "whole" has every call of full size, and float64 judge it.
+    mode: "train" or "eval", in which most is asked and all is timed; "": that of the problem.
     turn: entered for the timed calls, which wait there until the machine is theirs.
     progress: called with the name of each phase as it begins; if it has a method `left`, that is
     called with the share of the plan that is done and the seconds left, after every answer.
@@ -73,7 +76,7 @@ def judge(  # noqa: PLR0913 -- each is something that a user may ask for
     """
     request = Request(
         Path(problem).absolute(), Path(candidate).absolute(), device, accuracy, truth, grad,
-        sanitize, timing, tuple(against), dict(overrides), budget_s, limits,
+        sanitize, timing, tuple(against), dict(overrides), budget_s, limits, mode=mode,
     )  # fmt: skip
     return judge_request(request, progress or _silent, turn, site, compiled)
 
@@ -224,6 +227,7 @@ def _check(request: Request) -> None:
         ("device", (request.device,), DEVICES),
         ("accuracy", (request.accuracy,), ACCURACIES),
         ("truth", (request.truth,), TRUTHS),
+        ("mode", (request.mode,), ("", *MODES)),
         ("against", request.against, BASELINES),
     ):
         for found in value:

@@ -47,6 +47,7 @@ class Request:
     case: str = ""  # replay: nothing but this hazard case
     counts: Mapping[str, Any] = field(default_factory=dict)  # replay: what was planned then
     ignored: frozenset[str] = frozenset()  # tests: what would pass without these checks?
+    mode: str = ""  # "train" or "eval", in which most is asked; "": as the problem makes its model
 
 
 @dataclass(frozen=True)

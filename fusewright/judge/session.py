@@ -449,7 +449,7 @@ class Session(Workers):
         return self.ask_reference(
             do="open", lab=name, problem=str(problem), overrides=dict(overrides), seed=self.seed,
             device=self.request.device, accuracy=self.request.accuracy, left_out=self.left_out,
-            truth=self.request.truth,
+            truth=self.request.truth, mode=self.request.mode if name == "problem" else "",
             counts=dict(self.counts or self.request.counts) if name == "problem" else {},
         )  # fmt: skip
 
@@ -538,7 +538,7 @@ class Session(Workers):
             self.ledger.gaps.append("the process that starts workers was killed")
 
     def replay_data(self) -> dict[str, object]:
-        kept = ("device", "accuracy", "truth", "grad", "overrides")
+        kept = ("device", "accuracy", "truth", "grad", "overrides", "mode")
         request = asdict(self.request)
         own = {name: request[name] for name in kept}
         paths = {name: str(request[name]) for name in ("problem", "candidate")}

@@ -120,6 +120,16 @@ def explain_parts(
     return "\n".join(lines) + "\n"
 
 
+def explain_other_mode(mode: str, record: str, why: str) -> str:
+    """What a decision record says of the mode in which the model was not given, under the rest.
+
+    record: of what was made for it, or "".  why: why nothing was.
+    """
+    if why:
+        return f"\n  in {mode} mode as written: {why}\n"
+    return "\n".join(["", f"  in {mode} mode:", *_indented(record), ""])
+
+
 def left_lines(why: str, left: Sequence[Left]) -> list[str]:
     """What is left of a model as it was written, and why. why: what stopped it as a whole."""
     told = [("the model", why), *((f"{m.path} ({m.kind})", m.why) for m in left)]

@@ -14,7 +14,7 @@ import pytest
 
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.ir.operators import OPS
 from fusewright.targets.target import TARGETS

@@ -24,7 +24,8 @@ from fusewright.codegen.launch import Launch
 from fusewright.codegen.shared_kernels import KernelStep, share
 from fusewright.codegen.value_names import ValueNames
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import Compilation, _code, design, make
+from fusewright.compiler.compilation import Compilation, design, make
+from fusewright.compiler.pipeline import _code
 from fusewright.emit.emitted_file import emit_bare_class
 from fusewright.fusion.kernel_names import common_name, shared_names
 from fusewright.kernels.registry import Printed, kernel_step, shared_kernels

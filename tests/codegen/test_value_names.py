@@ -15,7 +15,7 @@ from fusewright.codegen.kernel_symbols import is_spoken
 from fusewright.codegen.kernel_text import words
 from fusewright.codegen.value_names import LONGEST, NUMBERED, KernelNames, Role, ValueNames, word_of
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.ir.graph import Node, node
 from fusewright.targets.target import TARGETS
 from tests.support.folders import ROOT

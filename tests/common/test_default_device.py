@@ -20,7 +20,7 @@ from torch.utils import _device
 
 from fusewright.common.default_device import default_device, placing
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.errors import CaptureFailed
 from fusewright.judge.evidence.oracle import NotJudgeable
 from fusewright.targets.target import TARGETS

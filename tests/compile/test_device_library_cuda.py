@@ -16,7 +16,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.cuda_compilers import nvrtc_folder, nvrtc_log, usages
+from tests.support.compiler_record import said
+from tests.support.cuda_compilers import (
+    compile_text,
+    nvcc_version,
+    nvrtc_folder,
+    nvrtc_log,
+    run_compiler,
+    usages,
+)
 from tests.support.folders import PACKAGE
 from tests.support.scripts import load_script
 
@@ -88,7 +96,8 @@ def test_header_compiles_alone(header: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_samples_stay_in_registers(ptx: Path, arch: str) -> None:
     """No stack frame means no spills and no array in local memory."""
-    report = run("ptxas", f"-arch={arch}", "-v", ptx, "-o", ptx.with_suffix(".cubin"))
+    command = ["ptxas", f"-arch={arch}", "-v", str(ptx), "-o", str(ptx.with_suffix(".cubin"))]
+    report = said(nvcc_version(), command[:3], ptx.read_text(), lambda: run_compiler(command))
     kernels = usages(report)
     launches = [launch for case in SAMPLES for launch in case.launches]
     maps = [launch for launch in launches if launch.startswith("map<")]
@@ -103,10 +112,9 @@ def test_samples_stay_in_registers(ptx: Path, arch: str) -> None:
 def test_rows_that_blocks_keep_stay_in_registers(arch: str, tmp_path: Path) -> None:
     """With 64 registers a thread, two blocks of 512 fit a processor."""
     cases, code = bench.for_arch(SHARED, arch), f"-gencode=arch=compute_{arch},code=sm_{arch}"
-    (tmp_path / "shared.cu").write_text(bench.source(cases))
-    report = run("nvcc", "-std=c++17", code, "-Xptxas", "-v",
-                 "-cubin", tmp_path / "shared.cu", "-o", tmp_path / "shared.cubin")  # fmt: skip
-    kernels = [k for k in usages(report) if "folds" not in k.name]
+    options = ["-std=c++17", code]
+    found = compile_text(bench.source(cases), options, tmp_path)
+    kernels = [k for k in found if "folds" not in k.name]
     assert len(kernels) == sum(len(c.launches) for c in cases if "folds" not in c.name)
     assert [k for k in kernels if k.stack_bytes or k.registers > 64] == []
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,13 @@ import pytest
 from fusewright.codegen.device_library import select_sections
 from fusewright.kernels.tensor_core import tile, tile_options, variant
 from tests.support import gemm_subjects as subjects
-from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log, usages
+from tests.support.cuda_compilers import (
+    compile_text,
+    nvrtc_folder,
+    nvrtc_log,
+    strict_report,
+    usages,
+)
 from tests.support.gemm_subjects import BETWEEN, INLINE, PARTS, SCHEDULES, SEGMENTS, WIDTHS, Subject
 
 ARCHS = tuple(PARTS)
@@ -37,20 +42,11 @@ pytestmark = pytest.mark.timeout(1200)  # some minutes of compilers, more where 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What nvcc says of all schedules, per architecture."""
-    running = {}
-    for arch in ARCHS:
-        text = tmp_path_factory.mktemp(arch) / "products.cu"
-        text.write_text(subjects.source(arch, subjects.known_to(arch, COMPILED)), encoding="utf-8")
-        code = f"-gencode=arch=compute_{arch[3:]},code={arch}"
-        running[arch] = subprocess.Popen(
-            ["nvcc", "-std=c++17", code, "-Werror", "all-warnings", "-Xptxas", "-v",
-             "-cubin", str(text), "-o", str(text.with_suffix(".cubin"))],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-    found = {arch: compiler.communicate()[0] for arch, compiler in running.items()}
-    for arch, compiler in running.items():
-        assert compiler.returncode == 0, found[arch]
-    return found
+    texts = {arch: subjects.source(arch, subjects.known_to(arch, COMPILED)) for arch in ARCHS}
+    folder = tmp_path_factory.mktemp("products")
+    return {
+        arch: strict_report(text, folder / f"{arch}.cu", arch[3:]) for arch, text in texts.items()
+    }
 
 
 @needs_nvcc

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import Compilation, design, emitted_text
+from fusewright.compiler.compilation import Compilation, design
+from fusewright.compiler.pipeline import emitted_text
 from fusewright.frontend.capture import capture
 from fusewright.targets.target import TARGETS
 from tests.support.folders import ZOO

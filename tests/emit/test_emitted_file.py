@@ -12,7 +12,7 @@ import torch
 
 import fusewright
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.targets.target import TARGETS
 from tests.support.emitting import EXAMPLES, SMALL, emit_example, tiles
 from tests.support.folders import ROOT

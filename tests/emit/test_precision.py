@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import emitted_text, make
+from fusewright.compiler.compilation import make
+from fusewright.compiler.pipeline import emitted_text
 from fusewright.targets.target import TARGETS
 from tests.support.folders import EXAMPLES
 

@@ -70,6 +70,9 @@ def emitted(built: Emitted) -> Any:
     return built.load()
 
 
+EVAL_ONLY = ", and these kernels are for eval mode (fusewright optimize --mode)"
+
+
 class Watched:
     """A model, and what its calls said."""
 
@@ -161,13 +164,13 @@ CASES: dict[str, tuple[Callable[[Watched], list[str]], str, str]] = {
     "another container": (lambda w: w.said(w.x, (w.y,)), "arguments are built otherwise", ""),
     "train mode": (
         outside(lambda w: w.model.train()),
-        "training flag of drop is True; this file was made for eval mode",
-        "training flag of drop is True; this file was made for eval mode",
+        f"training flag of drop is True{EVAL_ONLY}",
+        f"training flag of drop is True{EVAL_ONLY}",
     ),
     "train mode of one module": (
         outside(lambda w: w.model.drop.train()),
-        "training flag of drop is True; this file was made for eval mode",
-        "training flag of drop is True; this file was made for eval mode",
+        f"training flag of drop is True{EVAL_ONLY}",
+        f"training flag of drop is True{EVAL_ONLY}",
     ),
     "an attribute": (
         outside(lambda w: setattr(w.model, "slope", 3.0)),

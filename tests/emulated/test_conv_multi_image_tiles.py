@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.kernels.conv.tile import ConvTile
 from fusewright.targets.target import TARGETS, Target
 from tests.support import conv_subjects as subjects

@@ -16,7 +16,7 @@ import fusewright.kernels.gemm.match
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import select_sections
 from fusewright.codegen.kernel_symbols import entry
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.targets.target import TARGETS
 from tests.kernels.gemm.test_gemm import model
 from tests.support.emulator.warps import library_of

@@ -22,7 +22,7 @@ from torch import Tensor
 from fusewright.common.containers import leaves, taken
 from fusewright.common.problem_file import Problem, load_problem
 from fusewright.compiler import pipeline
-from fusewright.compiler.pipeline import NO_RULES
+from fusewright.compiler.compilation import NO_RULES, make
 from fusewright.frontend import example_arguments
 from fusewright.frontend.example_arguments import example
 from fusewright.frontend.memory_places import Laid, laid
@@ -317,7 +317,7 @@ def test_what_is_remembered_of_tuning_draws_nothing(
     """Only who tries schedules calls the model, and needs values for that."""
     problem = problem_of("calls.append(1)\n    return [torch.rand(64, 32)]", tmp_path)
     given = example(problem)
-    made = pipeline.make(problem.make_model(), given.inputs, TARGETS["cpu"])
+    made = make(problem.make_model(), given.inputs, TARGETS["cpu"])
     told = TuneResult(TuneChoice(), (), {})
     monkeypatch.setattr(pipeline, "cached_or", lambda *_: told)
     about: dict[str, Any] = {"problem": problem, "given": given, "turn": nullcontext}

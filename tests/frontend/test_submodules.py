@@ -20,7 +20,8 @@ from torch import nn
 
 import fusewright
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import NO_RULES, _as_planned, _File, _file, _quiet, explain_file
+from fusewright.compiler.compilation import NO_RULES
+from fusewright.compiler.pipeline import _as_planned, _File, _file, _quiet, explain_file
 from fusewright.errors import BadUsage, UnusableProblem
 from fusewright.frontend.example_arguments import Example
 from fusewright.targets.target import TARGETS

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fusewright.codegen.kernel_symbols import CXX_NAMES, symbols
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import Compilation, make
+from fusewright.compiler.compilation import Compilation, make
 from fusewright.errors import FusewrightError
 from fusewright.fusion.kernel_names import LONGEST, NameRules, identifier, kernel_names
 from fusewright.fusion.planner import Kernel

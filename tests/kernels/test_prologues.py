@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusewright.compiler.pipeline import Compilation, make
+from fusewright.compiler.compilation import Compilation, make
 from fusewright.fusion.planner import nbytes
 from fusewright.kernels.attention.prologue import prologue as of_attention
 from fusewright.kernels.attention.tile import AttentionTile

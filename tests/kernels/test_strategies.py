@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.kernels.gemm.tile import DepthSplit, GemmTile, NoSplit, SplitK, StreamK
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.ir.graph import BatchSize, Node, node
 from fusewright.ir.placement import Inside, Placement
 from fusewright.loopnest.vector_width import starts_aligned

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.report.decision_record import step_reports
 from fusewright.targets.target import TARGETS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.ir.graph import Graph
 from fusewright.ir.origin import calls_of_modules
 from fusewright.report.step_origins import origins_line

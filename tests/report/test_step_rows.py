@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.emit.header import header
 from fusewright.targets.target import TARGETS
 

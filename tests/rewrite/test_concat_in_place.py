@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.compiler.pipeline import Compilation, make
+from fusewright.compiler.compilation import Compilation, make
 from fusewright.ir.graph import Node, toposort
 from fusewright.rewrite import concat_in_place
 from fusewright.targets.target import TARGETS

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fusewright
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.ir.interpreter import interpret
 from fusewright.targets.target import TARGETS
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.frontend.capture import state_of
 from fusewright.ir.interpreter import interpret
 from fusewright.targets.target import TARGETS

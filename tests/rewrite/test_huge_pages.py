@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.frontend.capture import capture
 from fusewright.frontend.library_calls import call_flops
 from fusewright.ir.graph import toposort

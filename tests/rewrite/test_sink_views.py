@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import fusewright
 from fusewright.compiler import passes
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.frontend.capture import capture
 from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret

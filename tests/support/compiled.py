@@ -23,7 +23,8 @@ import torch
 
 from fusewright.common.problem_file import Problem, load_problem
 from fusewright.compiler import pipeline
-from fusewright.compiler.pipeline import NO_RULES, emitted_text, make
+from fusewright.compiler.compilation import NO_RULES, make
+from fusewright.compiler.pipeline import emitted_text
 from fusewright.emit.runtime import CPP_FLAGS
 from fusewright.frontend.example_arguments import Example
 from fusewright.targets.target import TARGETS

@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from fusewright.common.problem_file import NO_OVERRIDES, load_problem
-from fusewright.compiler.pipeline import Compilation, emitted_text, make
+from fusewright.compiler.compilation import Compilation, make
+from fusewright.compiler.pipeline import emitted_text
 from fusewright.kernels.tensor_core.tile import TileShape
 from fusewright.targets.target import TARGETS
 from tests.support.folders import ROOT

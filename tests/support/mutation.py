@@ -18,7 +18,8 @@ from functools import cache
 from pathlib import Path
 
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import emitted_text, make
+from fusewright.compiler.compilation import make
+from fusewright.compiler.pipeline import emitted_text
 from fusewright.targets.target import TARGETS
 from tests.support.corpus import GROUP, WORKERS, Outcome, judged_in_turn
 from tests.support.folders import PROBLEMS

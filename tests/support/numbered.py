@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusewright.compiler.pipeline import Compilation
+from fusewright.compiler.compilation import Compilation
 from fusewright.kernels.registry import kernel_text
 
 

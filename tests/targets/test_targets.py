@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import sections, select_sections
-from fusewright.compiler.pipeline import Compilation, make
+from fusewright.compiler.compilation import Compilation, make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.errors import BadUsage, InternalError, ToolMissing
 from fusewright.kernels.tensor_core.support import MMA_SYNC_BYTES, supports, tile_fits
@@ -226,7 +226,7 @@ def test_what_fits_compiles(tmp_path: Path) -> None:
     """Also by ptxas, which knows how much shared memory a block can have unasked."""
     small = TARGETS["sm_86"]
     for made, name in ((mixed("sm_86"), "conv"), (attention("sm_86", 64), "attention")):
-        found, _ = compile_text(cuda_source(made.texts, small), cuda_flags(small.arch), tmp_path)
+        found = compile_text(cuda_source(made.texts, small), cuda_flags(small.arch), tmp_path)
         assert {usage.arch for usage in found} == {"sm_86"}
         assert any(f"{name}_kernel" in usage.name for usage in found)
 

@@ -22,7 +22,8 @@ import torch
 
 from fusewright.build.fused_module import NO_TIME, build_all
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import Compilation, design, make, optimize_file
+from fusewright.compiler.compilation import Compilation, design, make
+from fusewright.compiler.pipeline import optimize_file
 from fusewright.errors import BadUsage, InternalError
 from fusewright.judge import judging
 from fusewright.judge.isolation.worker_pool import Site

@@ -103,12 +103,12 @@ object module_matches(object names, object const* given, long) {
 // The tensors of a model whose every object is the one that _fusewright_look saw; else what that says now.
 // given: a model, its table.  known: the name of the snapshot, None, _fusewright_look.
 object state(object known, object const* given, long) {
-  enum { CLASS, MODULES, FACTS, KEYS, EMPTY, AGAIN, TENSORS };
+  enum { TABLE, CLASS, MODULES, FACTS, KEYS, EMPTY, AGAIN, TENSORS };
   const auto of = [](object tuple, long k) { return PyTuple_GetItem(tuple, k); };
   const held own{PyObject_GenericGetDict(given[0], nullptr)};
   const object looked = PyDict_GetItemWithError(own.p, of(known, 0));
   const held saw{looked && PyList_Size(looked) ? PyList_GetItem(looked, 0) : nullptr};
-  bool same = saw.p && held{PyObject_Type(given[0])}.p == of(saw.p, CLASS);
+  bool same = saw.p && of(saw.p, TABLE) == given[1] && held{PyObject_Type(given[0])}.p == of(saw.p, CLASS);
   Py_IncRef(saw.p);  // another thread may empty the list
   const auto all = [&](long field, auto holds) {
     const object entries = saw.p ? of(saw.p, field) : nullptr;

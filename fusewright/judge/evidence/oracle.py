@@ -114,7 +114,7 @@ class Oracle:
             torch.manual_seed(self.model_seed)
             self.model = self.problem.make_model(own).to(self.device)
         self.modes: tuple[str, ...] = ("train", "eval")
-        if not self.model.training:
+        if order.get("mode") == "eval" or not (order.get("mode") or self.model.training):
             self.modes = ("eval", "train")
 
     def _name_parameters(self) -> None:

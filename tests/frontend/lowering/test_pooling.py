@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, check, toposort

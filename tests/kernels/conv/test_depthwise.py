@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_symbols import entry
-from fusewright.compiler.pipeline import Compilation, make
+from fusewright.compiler.compilation import Compilation, make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, toposort
@@ -283,7 +283,7 @@ def test_its_kernels_stay_in_registers(arch: str, tmp_path: Path) -> None:
     names = [("7 x 7", torch.float32), ("strided", torch.bfloat16)]
     for name, dtype in names:
         text = cuda_source(made(name, dtype, arch).texts, TARGETS[arch])
-        found, _ = compile_text(text, cuda_flags(TARGETS[arch].arch), tmp_path)
+        found = compile_text(text, cuda_flags(TARGETS[arch].arch), tmp_path)
         assert [k for k in found if k.stack_bytes or k.spill_bytes] == []
 
         folder = nvrtc_folder()

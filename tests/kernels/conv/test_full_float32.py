@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import select_sections
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Node, toposort
 from fusewright.kernels.conv import match

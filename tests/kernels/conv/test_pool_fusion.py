@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_text import KernelText
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.fusion.epilogue import NoReduction
 from fusewright.fusion.planner import Kernel, Plan, plan
 from fusewright.ir.graph import Graph, Node, toposort

@@ -14,7 +14,8 @@ from torch import nn
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.common.problem_file import load_problem
-from fusewright.compiler.pipeline import Compilation, emitted_text, make, optimize_file
+from fusewright.compiler.compilation import Compilation, make
+from fusewright.compiler.pipeline import emitted_text, optimize_file
 from fusewright.errors import BadUsage
 from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import Kernel, Plan, plan

@@ -17,7 +17,7 @@ import fusewright.kernels.gemm.match
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import sections
 from fusewright.codegen.kernel_symbols import entry
-from fusewright.compiler.pipeline import Compilation, make
+from fusewright.compiler.compilation import Compilation, make
 from fusewright.kernels.gemm.diagonal_band import ALL, FAR, NONE, DiagonalBand
 from fusewright.kernels.gemm.tile import GemmTile, SplitK
 from fusewright.kernels.gemm.triangular_tiles import band

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Compilation, make
+from fusewright.compiler.compilation import Compilation, make
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import Strategy, neighbours
 from fusewright.kernels.rowwise.strategy import (

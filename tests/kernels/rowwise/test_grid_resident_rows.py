@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import neighbours
@@ -181,7 +181,7 @@ def inputs(batch: int, dtype: torch.dtype, offset: int = 0, device: str = "cuda"
 def test_two_blocks_fit_a_processor(dtype: torch.dtype, target: str, tmp_path: Path) -> None:
     made = make(Long().to(dtype), inputs(6, dtype, device="cpu"), TARGETS[target])
     assert sum(isinstance(s, GridResidentRow | PipelinedRow) for _, _, s in made.kernels) >= 4
-    found, _ = compile_text(
+    found = compile_text(
         cuda_source(made.texts, TARGETS[target]), cuda_flags(TARGETS[target].arch), tmp_path
     )
     resident = [k for k in found if "grid_resident_kernel" in k.name]

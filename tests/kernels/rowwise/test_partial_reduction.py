@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Compilation, make
+from fusewright.compiler.compilation import Compilation, make
 from fusewright.emit.runtime import cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.support.cuda_compilers import compile_text
@@ -96,7 +96,7 @@ def test_threads_compute_them(tmp_path: Path) -> None:
 @pytest.mark.compiler
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
 def test_they_stay_in_registers(tmp_path: Path) -> None:
-    kernels, _ = compile_text(every("sm_90a")[1], cuda_flags(TARGETS["sm_90a"].arch), tmp_path)
+    kernels = compile_text(every("sm_90a")[1], cuda_flags(TARGETS["sm_90a"].arch), tmp_path)
     assert [k for k in kernels if k.stack_bytes or k.spill_bytes] == []
 
 

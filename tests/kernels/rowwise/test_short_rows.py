@@ -11,7 +11,7 @@ import torch
 
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
-from fusewright.compiler.pipeline import Compilation, make
+from fusewright.compiler.compilation import Compilation, make
 from fusewright.targets.target import TARGETS
 from tests.rewrite.test_sink_views import GPU, Called, images
 from tests.support.agreement import disagreements

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fusewright
-from fusewright.compiler.pipeline import make
+from fusewright.compiler.compilation import make
 from fusewright.ir.operators import OPS
 from fusewright.kernels.pointwise.strategy import CpuMap
 from fusewright.kernels.rowwise.strategy import CpuSimdRows
