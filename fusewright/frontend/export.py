@@ -167,10 +167,10 @@ def silence() -> Iterator[None]:
 
 
 @contextmanager
-def traced_as_eager() -> Iterator[None]:
-    """Within the block, traces go where eager goes, and stop for no number that they can do
-    without."""
-    with inner_sizes(), unknown_powers(), masked_as_eager():
+def traced_as_eager(device: str = "cpu") -> Iterator[None]:
+    """Within the block, traces go where eager goes on a device, and stop for no number that they
+    can do without."""
+    with inner_sizes(), unknown_powers(), masked_as_eager(device):
         yield
 
 
@@ -215,7 +215,7 @@ def _run_export(
     device: str = "cpu",
 ) -> ExportedProgram:
     free = None if shapes is None else (shapes,)
-    with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager():
+    with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager(device):
         program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
         decomposed = _rewritten(program, type(module))
         lay_as_eager(decomposed, device)

@@ -73,10 +73,12 @@ def flattened(
 
     The module's own hooks stay out of it: whoever calls it runs them around `forward`.
     """
-    found, original = flat_arguments(module, inputs, state), module.forward
+    found, kind = flat_arguments(module, inputs, state), type(module)
     kept = {name: vars(module)[name] for name in (*HOOKS, "forward") if name in vars(module)}
 
     def forward(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        # As the class has it at the call: traces put another one in its place.
+        original = kept.get("forward", kind.forward.__get__(module))
         return tuple(found.run(module, original, tensors))
 
     vars(module).update({name: OrderedDict() for name in HOOKS}, forward=forward)

@@ -2,8 +2,10 @@
 
 In eval mode without gradients, nn.TransformerEncoderLayer and nn.MultiheadAttention are one call of
 PyTorch each. What it computes differs where a mask hides a whole row: NaN there, where the other
-path gives zeros. A trace, and any function mode, has them take the other path. So traces with a
-mask take the fast one, which is a call of the library then; without a mask, both mean the same.
+path gives zeros, and on a GPU its GELU is the approximation by tanh (the epilogue of cuBLASLt in
+`_addmm_activation`). A trace, and any function mode, has them take the other path. So traces with a
+mask, and of layers with GELU for a GPU, take the fast one, which is a call of the library then;
+else both mean the same.
 nn.TransformerEncoder packs its rows where a padding mask hides only ends of rows, and what was
 packed comes back as zeros where it was padded: a choice that a graph can make. It also asks whether
 a mask is the causal one. That is a hint for who computes attention, and the mask is given all the
@@ -33,12 +35,13 @@ MASKS = ("src_mask", "src_key_padding_mask", "attn_mask", "key_padding_mask")
 
 
 @contextmanager
-def masked_as_eager() -> Iterator[None]:
-    """Within the block, traces of these layers with a mask take the fast path where eager does."""
+def masked_as_eager(device: str = "cpu") -> Iterator[None]:
+    """Within the block, traces of these layers take the fast path where eager does, and where it is
+    another function. device: "cpu" or "cuda", where what is traced will run."""
     kinds = (nn.TransformerEncoderLayer, nn.MultiheadAttention, nn.TransformerEncoder)
     kept = [(kind, kind.forward) for kind in kinds]
     for kind, forward in kept[:2]:
-        setattr(kind, "forward", _fast_with_mask(forward))  # noqa: B010
+        setattr(kind, "forward", _fast(forward, device))  # noqa: B010
     setattr(nn.TransformerEncoder, "forward", _unpacked(nn.TransformerEncoder.forward))  # noqa: B010
     detect = transformer._detect_is_causal_mask
     setattr(transformer, "_detect_is_causal_mask", _hinted)  # noqa: B010
@@ -51,13 +54,14 @@ def masked_as_eager() -> Iterator[None]:
             setattr(kind, "forward", forward)  # noqa: B010
 
 
-def _fast_with_mask(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _fast(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
     signature = inspect.signature(forward)
 
     @functools.wraps(forward)
     def run(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
-        if all(given.get(name) is None for name in MASKS):
+        masked = any(given.get(name) is not None for name in MASKS)
+        if not (masked or (device == "cuda" and _has_gelu(given["self"]))):
             return forward(*args, **kwargs)
         kept = activation._is_make_fx_tracing
         setattr(activation, "_is_make_fx_tracing", lambda: False)  # noqa: B010
@@ -70,6 +74,11 @@ def _fast_with_mask(forward: Callable[..., Any]) -> Callable[..., Any]:
         return (made[0], None) if given.get("need_weights") is False else made
 
     return run
+
+
+def _has_gelu(layer: nn.Module) -> bool:
+    """Whether the fast path of a layer in eval mode has GELU, not ReLU."""
+    return getattr(layer, "activation_relu_or_gelu", 0) == 2 and not layer.training
 
 
 def _unpacked(forward: Callable[..., Any]) -> Callable[..., Any]:

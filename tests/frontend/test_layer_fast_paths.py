@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fusewright
 from fusewright.common.unobserved_layers import unwatched
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.capture import capture, state_of
+from fusewright.ir.graph import toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.judge.evidence.signed_zeros import OtherZeros
 
@@ -174,3 +176,42 @@ def test_who_looks_on_does_not_change_the_path(nested: bool) -> None:
             wide = exact(X.double(), src_key_padding_mask=HIDDEN)
     torch.testing.assert_close(found, expected, equal_nan=True)
     torch.testing.assert_close(wide.float(), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "training", "whole"),
+    [
+        ({"activation": "gelu"}, "cuda", False, True),
+        ({"activation": "gelu"}, "cuda", True, False),
+        ({"activation": "gelu"}, "cpu", False, False),
+        ({"activation": "relu"}, "cuda", False, False),
+    ],
+)
+def test_gelu_of_the_fast_path_on_a_gpu_is_another_function(
+    options: dict[str, object], device: str, training: bool, whole: bool
+) -> None:
+    """It is the approximation by tanh there, so eager's own call computes the layer."""
+    model = layer(dropout=0.0, **options).train(training)
+    made = capture(model, [X], device)
+    calls = [n.short_name for n in toposort(made.graph.roots) if n.op == "library"]
+    assert ("_transformer_encoder_layer_fwd" in calls) is whole
+
+
+def test_a_layer_by_itself_is_masked_as_eager() -> None:
+    """Not only within another model: a whole row is hidden, which one path makes NaN of."""
+    model, inputs = layer(dropout=0.0).eval(), {"src": X, "src_key_padding_mask": HIDDEN}
+    with torch.no_grad():
+        expected = model(**inputs)
+    made = capture(model, [X, None, HIDDEN])
+    (found,) = interpret(made.graph, [X, HIDDEN], state_of(made, model))
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    assert bool(expected.isnan().any())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_layers_on_a_gpu_are_as_eager(activation: str) -> None:
+    model = layer(dropout=0.0, activation=activation).eval().requires_grad_(False).cuda()
+    fused = fusewright.optimize(model, [X.cuda()], target="cuda")
+    x = torch.randn(3, 5, 8).cuda()
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-6, atol=1e-5)

@@ -1,0 +1,125 @@
+"""Times of problem files in train mode and in eval mode -> a Markdown table, ours beside others.
+
+python bench/modes.py zoo/network_residual_stack.py ... [--target cuda|cpu] [--warm]
+
+One file is written for both modes. A round calls each side once, in random order, on inputs of the
+round; a call is timed with a device that waits for nothing before it. Numbers are medians of 51
+rounds, and quartiles of the ratios within a round. --warm: only compile, so that several processes
+may do it beside each other; PyTorch and fusewright keep what they compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fusewright.common.problem_file import Problem, load_problem
+from fusewright.compiler.modes import MODES
+from fusewright.compiler.pipeline import emit_only
+
+ROUNDS, BEFORE = 51, 3
+Call = Callable[[], object]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("problems", nargs="+", type=Path)
+    parser.add_argument("--target", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--warm", action="store_true")
+    given = parser.parse_args()
+    print("| problem | mode | ours ms | eager ms | torch.compile ms | eager/ours | compile/ours |")
+    print("|---|---|---|---|---|---|---|")
+    for path in given.problems:
+        for mode in MODES[1:]:
+            print(_row(path, mode, given.target, warm=given.warm), flush=True)
+
+
+@torch.no_grad()
+def _row(path: Path, mode: str, target: str, *, warm: bool) -> str:
+    problem, device = load_problem(path), "cuda" if target == "cuda" else "cpu"
+    sides = _sides(problem, mode, target, device)
+    torch.compiler.reset()
+    for k in range(BEFORE):
+        inputs, seed = _inputs(problem, device), k
+        ours, eager, _ = (_seeded(side, inputs, seed) for side in sides.values())
+        torch.testing.assert_close(ours, eager, rtol=1e-2, atol=1e-3)
+    status = type(sides["ours"]).fusewright_status()  # type: ignore[attr-defined]
+    assert status["kernels"] == BEFORE, status
+    if warm:
+        return f"| {path.stem} | {mode} | warm |"
+    rounds = [_round(sides, _inputs(problem, device), device) for _ in range(ROUNDS)]
+    cells = [f"{statistics.median(r[name] for r in rounds) * 1e3:.4f}" for name in sides]
+    for other in ("eager", "torch.compile"):
+        low, middle, high = statistics.quantiles((r[other] / r["ours"] for r in rounds), n=4)
+        cells.append(f"{middle:.2f} ({low:.2f} to {high:.2f})")
+    return f"| {path.stem} | {mode} | {' | '.join(cells)} |"
+
+
+def _seeded(model: nn.Module, inputs: list[Any], seed: int) -> object:
+    torch.manual_seed(seed)  # of what drops out
+    return model(*inputs)
+
+
+def _sides(problem: Problem, mode: str, target: str, device: str) -> dict[str, nn.Module]:
+    """Models with the same parameters, in this mode."""
+    eager = problem.make_model().to(device).train(mode == "train")
+    ours = _written(problem, target).to(device).train(mode == "train")
+    compiled = problem.make_model().to(device).train(mode == "train")
+    for model in (ours, compiled):
+        model.load_state_dict(eager.state_dict())
+    compiled.compile()
+    return {"ours": ours, "eager": eager, "torch.compile": compiled}
+
+
+def _written(problem: Problem, target: str) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "written.py"
+        emit_only(problem.path, out=path, target=target)
+        spec = importlib.util.spec_from_file_location("written", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return module.ModelNew(*problem.make_init_inputs())
+
+
+def _inputs(problem: Problem, device: str) -> list[Any]:
+    drawn = problem.make_inputs()
+    return [x.to(device) if isinstance(x, torch.Tensor) else x for x in drawn]
+
+
+def _round(sides: Mapping[str, nn.Module], inputs: list[Any], device: str) -> dict[str, float]:
+    """Seconds of one call of each side."""
+    order = random.sample([*sides], len(sides))
+    return {name: _timed(partial(sides[name], *inputs), device) for name in order}
+
+
+def _timed(call: Call, device: str) -> float:
+    if device == "cpu":
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+    first: Any
+    last: Any
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    first.record()
+    call()
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) * 1e-3
+
+
+if __name__ == "__main__":
+    main()
