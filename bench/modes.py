@@ -1,6 +1,6 @@
 """Times of problem files in train mode and in eval mode -> a Markdown table, ours beside others.
 
-python bench/modes.py zoo/network_residual_stack.py ... [--target cuda|cpu] [--warm]
+python bench/modes.py [zoo/network_residual_stack.py ...] [--target cuda|cpu] [--warm]
 
 One file is written for both modes. A round calls each side once, in random order, on inputs of the
 round; a call is timed with a device that waits for nothing before it. Numbers are medians of 51
@@ -29,12 +29,20 @@ from fusewright.compiler.modes import MODES
 from fusewright.compiler.pipeline import emit_only
 
 ROUNDS, BEFORE = 51, 3
+ZOO = Path(__file__).parents[1] / "zoo"
+NAMES = (
+    *("norm_batch_train", "linear_batchnorm_swish", "network_residual_stack"),
+    *("network_batchnorm_stack", "network_unet", "network_dense_block"),
+    *("network_inverted_bottleneck", "network_encoder_stack", "network_transformer_block"),
+    "network_point_cloud",
+)
 Call = Callable[[], object]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("problems", nargs="+", type=Path)
+    known = [ZOO / f"{name}.py" for name in NAMES]
+    parser.add_argument("problems", nargs="*", type=Path, default=known)
     parser.add_argument("--target", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--warm", action="store_true")
     given = parser.parse_args()

@@ -27,10 +27,9 @@ TOLD = re.compile(r".*(?:Compiling entry function|bytes stack frame|Used \d+ reg
 
 
 class Settings:
-    """update: write what was compiled.  compiled: how often that was necessary in this process."""
+    """update: ask compilers anew, and write what they say."""
 
     update = False
-    compiled = 0
 
 
 def said(compiler: str, options: Sequence[str], text: str, ask: Callable[[], str]) -> str:
@@ -44,7 +43,6 @@ def said(compiler: str, options: Sequence[str], text: str, ask: Callable[[], str
     digest = hashlib.sha256("\0".join([compiler, *options, text]).encode()).hexdigest()[:24]
     if digest in found and not Settings.update:
         return str(found[digest]["said"])
-    Settings.compiled += 1
     report = ask()
     if Settings.update:
         _record(place, test, digest, report)
