@@ -104,7 +104,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
     code = run(
         "optimize", "problem.py", "-o", "new.py", "--target", "sm_80", "--precision", "ieee",
         "--rules", "no-library, no-prepack", "--set", "batch_size=2", "--set", "names=('a', 'b')",
-        "--no-timing", "--no-algebra", "--tune", "full",
+        "--no-timing", "--no-algebra", "--tune", "full", "--mode", "eval",
     )  # fmt: skip
     ((name, arguments, options),) = stages.calls
     assert code == 0
@@ -119,6 +119,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
         "precision": "ieee",
         "rules": frozenset({"no-library", "no-prepack", "no-algebra"}),
         "overrides": {"batch_size": "2", "names": "('a', 'b')"},
+        "mode": "eval",
         "force": False,
         "timing": False,
         "level": "full",
@@ -130,6 +131,14 @@ def test_what_is_for_this_machine_finds_the_judge_started(stages: Stages, files:
     run("optimize", "problem.py", "--target", "cpu")
     ((_, _, options),) = stages.calls
     assert options["judging"].request.device == "cpu"
+    assert (options["mode"], options["judging"].request.mode) == ("both", "")
+
+
+@pytest.mark.judged
+def test_the_judge_is_started_for_the_mode(stages: Stages, files: Path) -> None:
+    run("optimize", "problem.py", "--target", "cpu", "--mode", "eval")
+    ((_, _, options),) = stages.calls
+    assert (options["mode"], options["judging"].request.mode) == ("eval", "eval")
 
 
 @pytest.mark.judged
@@ -180,6 +189,7 @@ def test_judge_passes_everything_on(stages: Stages, files: Path) -> None:
     code = run(
         "judge", "problem.py", "candidate.py", "--device", "cuda", "--accuracy", "loose",
         "--grad", "--sanitize", "--no-timing", "--set", "batch_size=2", "--truth", "whole",
+        "--mode", "train",
     )  # fmt: skip
     ((name, arguments, options),) = stages.calls
     assert code == 0
@@ -189,6 +199,7 @@ def test_judge_passes_everything_on(stages: Stages, files: Path) -> None:
         "device": "cuda",
         "accuracy": "loose",
         "truth": "whole",
+        "mode": "train",
         "grad": True,
         "sanitize": True,
         "timing": False,
@@ -232,6 +243,8 @@ USAGE = {
     "optimize": "PROBLEM",
     "optimize problem.py --target sm_10": "cpu, sm_80, sm_86, sm_89, sm_90a or cuda",
     "optimize problem.py --precision half": "eager",
+    "optimize problem.py --mode trained": "both",
+    "judge problem.py candidate.py --mode both": "train",
     "optimize problem.py --rules no-library,no-fun": "no no-fun; choose among no-library",
     "optimize problem.py --set batch_size": "NAME=VALUE",
     "optimize problem.py --set =3": "NAME=VALUE",

@@ -18,8 +18,10 @@ from torch import nn
 import fusewright
 from fusewright.compiler.modes import in_other_mode
 from fusewright.compiler.pipeline import emit_only
-from fusewright.compiler.verdict import STANDARD_OUTPUT
+from fusewright.compiler.verdict import STANDARD_OUTPUT, is_judged_later, with_other_mode
 from fusewright.emit.model_guard import MOST_IN_FORWARD
+from fusewright.judge.findings import Verdict
+from fusewright.judge.judging import judge
 from tests.support.emitting import Emitted
 
 PROBLEM = """
@@ -219,3 +221,45 @@ def test_flags_are_put_back() -> None:
     with in_other_mode(model):
         assert [child.training for child in model.modules()] == [False] * 4
     assert [child.training for child in model.modules()] == [True, True, False, True]
+
+
+def verdict(word: str, reason: str, modes: list[str]) -> Verdict:
+    return Verdict(word, (), (), reason, environment={"modes": modes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("word", "modes", "mode", "later"),
+    [
+        ("verified", ["train", "eval"], "eval", True),
+        ("verified", ["train", "eval"], "", False),  # the file is for one
+        ("verified", ["eval"], "eval", False),  # eager is random in the first
+        ("verified", ["train"], "eval", False),  # or in the other one
+        ("refuted", ["train", "eval"], "eval", False),
+    ],
+)
+def test_the_other_mode_is_judged_where_it_can_be(
+    word: str, modes: list[str], mode: str, later: bool
+) -> None:
+    assert is_judged_later(verdict(word, "", modes), mode) is later
+
+
+def test_the_verdict_on_both_modes() -> None:
+    first = verdict("verified", "all passed", ["train", "eval"])
+    both = with_other_mode(first, "eval", verdict("verified", "all passed", ["eval", "train"]))
+    assert (both.verdict, both.reason) == ("verified", "all passed, and so it did in eval mode")
+    both = with_other_mode(first, "eval", verdict("refuted", "failed: values", ["eval", "train"]))
+    assert (both.verdict, both.reason) == ("refuted", "in eval mode: failed: values")
+
+
+@pytest.mark.judged
+@pytest.mark.parametrize("mode", ["", "train", "eval"])
+def test_most_is_asked_in_the_mode_that_was_asked_for(mode: str, tmp_path: Path) -> None:
+    made, computed = MODELS["given in eval mode"]
+    text = PROBLEM.format(made=made, more="pass", computed=computed)
+    (tmp_path / "problem.py").write_text(text)
+    (tmp_path / "candidate.py").write_text(text.replace("class Model(", "class ModelNew("))
+    files = tmp_path / "problem.py", tmp_path / "candidate.py"
+    found = judge(*files, timing=False, mode=mode)
+    assert found.verdict == "verified", found.reason
+    assert found.environment["modes"][0] == (mode or "eval")  # type: ignore[index]
+    assert found.replay["request"]["mode"] == mode  # type: ignore[index]
