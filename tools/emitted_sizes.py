@@ -16,11 +16,9 @@ from statistics import median
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same texts with and without a GPU
 
-from fusewright.common.problem_file import load_problem
-from fusewright.compiler.compilation import make
-from fusewright.compiler.pipeline import emitted_text
+from fusewright.compiler.pipeline import emit_only
+from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.errors import FusewrightError
-from fusewright.frontend.example_arguments import example
 from fusewright.targets.target import TARGETS
 
 PROGRAM = re.compile(r'_FUSEWRIGHT_(?:CUDA|CPP|DEVICE_LIBRARY) = r"""(.*?)"""', re.DOTALL)
@@ -28,10 +26,7 @@ PROGRAM = re.compile(r'_FUSEWRIGHT_(?:CUDA|CPP|DEVICE_LIBRARY) = r"""(.*?)"""', 
 
 def lengths(path: Path, target: str) -> tuple[int, int]:
     """Of the emitted file, and of the C++ or CUDA in it."""
-    problem = load_problem(path)
-    module = problem.make_model()
-    made = make(module, example(problem).inputs, TARGETS[target])
-    text = emitted_text(made, module, problem)
+    _, text = emit_only(path, out=STANDARD_OUTPUT, target=target)
     return len(text), sum(map(len, PROGRAM.findall(text)))
 
 
