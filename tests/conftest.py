@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -91,6 +92,14 @@ def _composites_once() -> None:
         from tests.support import composites
 
         composites.keep()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_is_old_stays() -> None:
+    """The collector looks at what one file of tests makes, not at all that is there before: half a
+    million objects of PyTorch and of earlier files, each time that a test, or a judge, collects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

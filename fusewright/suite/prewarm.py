@@ -7,6 +7,8 @@ fork is spoiled for those who are forked.
 
 from __future__ import annotations
 
+import gc
+
 import torch
 
 from fusewright.frontend.export import export
@@ -16,3 +18,5 @@ from fusewright.judge.timing import bench
 worker_pool.share((worker_pool.CHECKED, bench.ENVIRONMENT))
 if torch.version.cuda is None:
     export(torch.nn.ReLU(), (torch.zeros(2, 2),))
+gc.collect()
+gc.freeze()  # the collector of a run would touch, and so copy, all of it
