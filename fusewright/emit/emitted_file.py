@@ -221,6 +221,12 @@ class ModelNew(Model):
 """.rstrip().split("\n")
 
 
+def _joined(conditions: Sequence[str]) -> str:
+    """All of them; two of which the second has brackets need no more, as `ruff format` has it."""
+    joined = " and ".join(conditions)
+    return joined if len(conditions) == 2 and conditions[1].startswith("(") else f"({joined})"
+
+
 # Of a class with kernels.
 _STATUS = """
 @staticmethod
@@ -289,7 +295,7 @@ def _method(
         f'"""{new.summary}"""',
         *first,
         *new.prelude,
-        f"{new.holds} = ({' and '.join(new.conditions)})",
+        f"{new.holds} = {_joined(new.conditions)}",
         f"if not {new.holds}:",
         f"    _fusewright_refused(self, {own}, {new.holds})",
         original,

@@ -60,7 +60,7 @@ def test_imports_only_torch(tmp_path: Path) -> None:
             found |= {alias.name.partition(".")[0] for alias in n.names}
         elif isinstance(n, ast.ImportFrom):
             found.add(str(n.module).partition(".")[0])
-    own = {"ctypes", "hashlib", "os", "pathlib", "shutil", "tempfile"}
+    own = {"ctypes", "hashlib", "os", "pathlib", "shutil", "tempfile", "warnings"}
     assert found == {"torch", *own}
 
 

@@ -53,7 +53,7 @@ def test_the_header_names_calls_of_pytorch_and_why() -> None:
     (row,) = (row for row in made.notes.rows if row.operators == ("sort",))
     assert row.name == ""
     assert row.numeric.name == "PyTorch's"
-    lines = header("blocks.py", "sm_90a", made.notes)
+    lines = header("blocks.py", "sm_90a", {"train": made.notes})
     number = next(line.split()[0] for line in lines if line.endswith(f") {row.reasons[0]}")).strip(
         "()"
     )

@@ -485,7 +485,7 @@ def test_the_record(emitted: Emitted) -> None:
 
 
 def test_the_guard_asks_for_full_float32() -> None:
-    condition = "and _fusewright_full_float32()"
+    condition = "_fusewright_full_float32()\n                or _fusewright_no("
     assert condition in made_with("eager")[1]
     assert "_fusewright_full_float32" not in made_with("ieee")[1]
     assert "_fusewright_full_float32" not in made_with("eager", "cpu")[1]
