@@ -63,6 +63,8 @@ def _row(path: Path, mode: str, target: str, *, warm: bool) -> str:
         ours, eager, _ = (_seeded(side, inputs, seed) for side in sides.values())
         torch.testing.assert_close(ours, eager, rtol=1e-2, atol=1e-3)
     status = type(sides["ours"]).fusewright_status()  # type: ignore[attr-defined]
+    if not status["kernels"]:
+        return f"| {path.stem} | {mode} | as written |"
     assert status["kernels"] == BEFORE, status
     if warm:
         return f"| {path.stem} | {mode} | warm |"
