@@ -16,12 +16,7 @@ from fusewright.codegen.dead_code import for_nvcc
 from fusewright.codegen.instantiation import only_instantiated
 from fusewright.emit.runtime import cuda_flags
 from fusewright.targets.target import TARGETS
-from tests.support.cuda_compilers import (
-    compile_text,
-    nvrtc_folder,
-    nvrtc_log,
-    timed_compilation,
-)
+from tests.support.cuda_compilers import nvrtc_folder, nvrtc_log, timed_compilation
 from tests.support.emitting import EXAMPLES, Emitted, compiled_text, emit_example, emit_text
 
 # Every kind of kernel in one file: maps, reductions, moments, long rows, 16-bit types, several
@@ -130,18 +125,13 @@ def cuda_text(name: str, arch: str) -> str:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", NAMES)
 def test_nvcc(name: str, arch: str, tmp_path: Path) -> None:
-    found = compile_text(cuda_text(name, arch), cuda_flags(TARGETS[arch].arch), tmp_path)
+    text, flags = cuda_text(name, arch), cuda_flags(TARGETS[arch].arch)
+    found, seconds = timed_compilation(text, flags, tmp_path)
     assert found
     assert [k for k in found if k.stack_bytes or k.spill_bytes] == []
-
-
-@needs_nvcc
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_the_longest_is_compiled_in_its_time(arch: str, tmp_path: Path) -> None:
-    text, flags = cuda_text("products", arch), cuda_flags(TARGETS[arch].arch)
-    _, seconds = timed_compilation(text, flags, tmp_path)
     assert seconds < MOST_SECONDS * slowness(arch, tmp_path), "the promise for the first build"
-    assert kinds_of("known", tmp_path / "kernels.o") == {"b"}, "local: u is for all files"
+    if name == "products":
+        assert kinds_of("known", tmp_path / "kernels.o") == {"b"}, "local: u is for all files"
 
 
 def slowness(arch: str, folder: Path) -> float:

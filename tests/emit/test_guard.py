@@ -26,7 +26,7 @@ from torch.torch_version import TorchVersion
 
 from fusewright.emit.model_guard import MOST_IN_FORWARD
 from fusewright.errors import CaptureFailed
-from tests.support.emitting import Emitted, built_once, emit_text
+from tests.support.emitting import FEW_AND_MANY, Emitted, built_few_and_many, emit_text
 
 SOURCE = """
     import torch
@@ -90,13 +90,11 @@ MANY = SOURCE.replace(
 )
 
 
-@pytest.fixture(scope="module", params=["few modules", "many modules"])
+@pytest.fixture(scope="module", params=FEW_AND_MANY)
 def built(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Emitted]:
-    for emitted in built_once(SOURCE if request.param == "few modules" else MANY, tmp_path_factory):
-        assert ("_fusewright_modules()" in emitted.text) is (request.param == "many modules")
-        yield emitted
+    yield from built_few_and_many(SOURCE, MANY, request, tmp_path_factory)
 
 
 @pytest.fixture(params=["new", "seen"])

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fusewright.emit.model_guard import MOST_IN_FORWARD
-from tests.support.emitting import Emitted, built_once
+from tests.support.emitting import FEW_AND_MANY, Emitted, built_few_and_many
 
 FEW = """
     import torch
@@ -56,13 +56,11 @@ MANY = FEW.replace(
 )
 
 
-@pytest.fixture(scope="module", params=["few modules", "many modules"])
+@pytest.fixture(scope="module", params=FEW_AND_MANY)
 def built(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Emitted]:
-    for emitted in built_once(FEW if request.param == "few modules" else MANY, tmp_path_factory):
-        assert ("_fusewright_modules()" in emitted.text) is (request.param == "many modules")
-        yield emitted
+    yield from built_few_and_many(FEW, MANY, request, tmp_path_factory)
 
 
 @pytest.fixture

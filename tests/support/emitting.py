@@ -46,6 +46,7 @@ def _fusewright_refused(*why):
 
 def _fusewright_status(name):
     return _FUSEWRIGHT_CALLS[name]"""
+FEW_AND_MANY = ("few modules", "many modules")
 _number = itertools.count()
 
 
@@ -114,6 +115,19 @@ def built_once(source: str, factory: pytest.TempPathFactory) -> Iterator[Emitted
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "kernels"))
         yield emit_text(source, folder)
+
+
+def built_few_and_many(
+    few: str, many: str, request: pytest.FixtureRequest, factory: pytest.TempPathFactory
+) -> Iterator[Emitted]:
+    """The same of a model that is asked condition by condition, or by a table of its modules.
+
+    request: its parameter is one of `FEW_AND_MANY`.
+    """
+    has_table = request.param == FEW_AND_MANY[1]
+    for emitted in built_once(many if has_table else few, factory):
+        assert ("_fusewright_modules()" in emitted.text) is has_table
+        yield emitted
 
 
 def emit_example(name: str, folder: Path, target: str = "cpu") -> Emitted:
