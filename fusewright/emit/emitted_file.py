@@ -171,10 +171,7 @@ def emit_parts(
     """The user's text as it is, then classes for some submodules, ModelNew, whose constructor gives
     these submodules their classes, and what they call."""
     lines = lines_with_torch(source, path)
-    classes = [line for part in parts for line in _subclass(part)]
-    table = [line for part in parts for line in _places(part)]
-    paths = ["_FUSEWRIGHT_PARTS = {  # class -> where its instances are", *table, "}"]
-    return _under(header, _with_runtime(runtime, [*lines, "", "", *classes, *paths, *_MODEL_NEW]))
+    return _under(header, _with_runtime(runtime, [*lines, "", "", *_with_parts("Model", parts)]))
 
 
 def alias(source: str, path: str, header: Sequence[str]) -> str:
@@ -186,6 +183,35 @@ def emit_bare_class(runtime: Runtime, forward: GeneratedForward) -> str:
     """A bare `class ModelNew` with the new `forward`, and what it calls, for a module that has no
     file."""
     return emit_classes(runtime, [NewClass("ModelNew", "", (), forward)])
+
+
+def emit_subclasses(runtime: Runtime, parts: Sequence[NewClass]) -> str:
+    """Classes with a new `forward`, whose bases have a name where it runs, and what they call."""
+    lines = [line for part in parts for line in _subclass(part)]
+    return _under([], _with_runtime(runtime, ["import torch", "", "", *lines]))
+
+
+def emit_module_file(
+    header: Sequence[str],
+    imports: Sequence[str],
+    base: str,
+    runtime: Runtime | None = None,
+    parts: Sequence[NewClass] = (),
+) -> str:
+    """A file with `ModelNew`, derived from a class that the file imports.
+
+    base: its name.  parts: classes for some submodules, or one for all of it, whose path is "".
+    """
+    lines = ["import torch", *[""] * bool(imports), *imports, ""]
+    if runtime is None:
+        return _under(header, [*lines, f"ModelNew = {base}"])
+    lines.append("")
+    if [part.paths for part in parts] == [("",)]:
+        return _under(
+            header,
+            _with_runtime(runtime, [*lines, *_subclass(parts[0]), f"ModelNew = {parts[0].name}"]),
+        )
+    return _under(header, _with_runtime(runtime, [*lines, *_with_parts(base, parts)]))
 
 
 def emit_classes(runtime: Runtime, parts: Sequence[NewClass]) -> str:
@@ -203,8 +229,8 @@ def emit_classes(runtime: Runtime, parts: Sequence[NewClass]) -> str:
 
 _MODEL_NEW = """
 
-class ModelNew(Model):
-    \"\"\"Model, where some submodules run kernels.\"\"\"
+class ModelNew({base}):
+    \"\"\"{base}, where some submodules run kernels.\"\"\"
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -217,8 +243,16 @@ class ModelNew(Model):
     @staticmethod
     def fusewright_status():
         \"\"\"Calls of each class with kernels: with them, and without, by what did not hold.\"\"\"
-        return {kind.__name__: kind.fusewright_status() for kind in _FUSEWRIGHT_PARTS}
-""".rstrip().split("\n")
+        return {{kind.__name__: kind.fusewright_status() for kind in _FUSEWRIGHT_PARTS}}
+""".rstrip()
+
+
+def _with_parts(base: str, parts: Sequence[NewClass]) -> list[str]:
+    """Classes for submodules, and `ModelNew`, derived from `base`, which gives them these."""
+    classes = [line for part in parts for line in _subclass(part)]
+    table = [line for part in parts for line in _places(part)]
+    paths = ["_FUSEWRIGHT_PARTS = {  # class -> where its instances are", *table, "}"]
+    return [*classes, *paths, *_MODEL_NEW.format(base=base).split("\n")]
 
 
 def _joined(conditions: Sequence[str]) -> str:
