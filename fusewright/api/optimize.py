@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +21,8 @@ from fusewright.api.about import Notes, Told
 from fusewright.api.fused_class import ATTRIBUTE, Text, as_written, classes_of
 from fusewright.api.names import Names, names_of
 from fusewright.build.fused_module import require_tools, twin_of
-from fusewright.common.call_arguments import Inputs, arranged, call, signature_of
+from fusewright.common.call_arguments import Inputs, as_called, call, signature_of
+from fusewright.common.containers import Unknown, flatten
 from fusewright.compiler.compilation import make
 from fusewright.compiler.modes import MODE_NAMES, InModes, in_mode, in_modes
 from fusewright.compiler.options import Options
@@ -131,7 +132,7 @@ def _inputs(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, obje
     """The call; raises BadUsage for one that `forward` does not take."""
     kind, signature = type(module).__name__, signature_of(type(module).forward, bound=False)
     if signature is None:
-        return Inputs([*args, *kwargs.values()], kwargs)
+        return as_called(type(module).forward, args, kwargs)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -142,13 +143,13 @@ def _inputs(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, obje
             f"fusewright.optimize(module, *args, **kwargs) for module(*args, **kwargs)"
             + (f", and options={{{options}}}." if strange else ".")
         ) from error
-    return arranged(signature, args, kwargs)
+    return as_called(type(module).forward, args, kwargs)
 
 
 def _machine(name: str | None, module: nn.Module, inputs: Sequence[object]) -> Target:
     """What kernels are for; if nobody says, where the tensors are."""
-    tensors = [*flat_arguments(module, inputs).tensors, *module.parameters(), *module.buffers()]
     if name is None:
+        tensors = [*module.parameters(), *module.buffers(), *_tensors(inputs)]
         name = "cuda" if any(t.is_cuda for t in tensors) else "cpu"
     machine, here = resolve_target(name)
     if not here:
@@ -158,6 +159,13 @@ def _machine(name: str | None, module: nn.Module, inputs: Sequence[object]) -> T
         )
     require_tools(machine)
     return machine
+
+
+def _tensors(inputs: Sequence[object]) -> Iterator[torch.Tensor]:
+    """Those of the arguments that are tensors, or containers of them."""
+    for value in inputs:
+        with suppress(Unknown):
+            yield from flatten(value)[1]
 
 
 # ---- what is made --------------------------------------------------------------------------------

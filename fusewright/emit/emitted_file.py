@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fusewright.codegen.kernel_text import KernelText
+from fusewright.common.call_arguments import is_wrapped
 from fusewright.emit.formatter import WIDTH, comment, indented, tidy, wrap
 from fusewright.emit.forward import forward_body
 from fusewright.emit.guard import guard
@@ -103,7 +104,8 @@ def generated_forward(
     asked = guard(captured, module, scope, plan.target, plan.precision, conditions)
     workspaces = {b.name: b.launch.workspace for b in kernels if b.launch.workspace}
     body = forward_body(captured, plan, kernels, function_of, asked, workspaces)
-    signature, call = signature_text(parameters(module))
+    wrapped = is_wrapped(type(module).forward)
+    signature, call = signature_text(parameters(module), wrapped=wrapped)
     count = f"{len(kernels)} fused kernel{'s' * (len(kernels) != 1)}"
     return GeneratedForward(
         signature,

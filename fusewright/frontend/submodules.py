@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fusewright.common.call_arguments import Inputs, arranged, signature_of, split, takes
+from fusewright.common.call_arguments import Inputs, as_called, signature_of, takes
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.attribute_reads import INTERNAL, is_plain
 from fusewright.frontend.forward_trace import put_back
@@ -145,9 +145,9 @@ def _watched(wanted: dict[int, nn.Module], calls: Calls) -> Iterator[None]:
 
 def _signature(child: nn.Module, args: Sequence[object], kwargs: dict[str, Any]) -> Signature:
     signature = signature_of(type(child).forward, bound=False)
-    given = arranged(signature, args, kwargs) if signature else None
-    if signature is None or given is None or not takes(signature, *split(given)):
+    if signature is None or not takes(signature, args, kwargs):
         return Signature(why_not="is called with arguments that its forward does not name")
+    given = as_called(type(child).forward, args, kwargs)
     leaves, spec = pytree.tree_flatten([*given])
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
