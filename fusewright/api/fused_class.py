@@ -114,14 +114,24 @@ def as_written(kind: type) -> type:
 def _derived(
     name: str, base: type, written: Mapping[str, object], found: Classes
 ) -> type[nn.Module]:
+    """A class with kernels. It has the name of the user's class, which libraries look up in tables
+    of theirs; modules show the other one.
+    """
+
+    def _get_name(_self: nn.Module) -> str:
+        return name
+
+    shown = base._get_name is nn.Module._get_name  # type: ignore[attr-defined]
     members = {
         **written,
+        **({"_get_name": _get_name} if shown else {}),
         **({"reference_forward": base.forward} if written else {}),  # type: ignore[attr-defined]
         "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
         MADE: (name, found),
     }
-    made: type[nn.Module] = _type_of(base)(name, (base,), members)
+    made: type[nn.Module] = _type_of(base)(base.__name__, (base,), members)
     return made
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -20,6 +22,7 @@ from torch import nn
 from fusewright.emit.formatter import WIDTH
 from fusewright.emit.module_table import class_text
 from fusewright.emit.python_text import NameScope
+from fusewright.emit.same_files import DIGITS
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage
 
@@ -77,6 +80,18 @@ class Names:
         for place, words in taken.items():
             lines += _import_from(place, sorted(words))
         return [*lines, *[""] * bool(inner), *inner]
+
+    def files(self) -> dict[str, str]:
+        """Module -> digest of its file, of all that the user's classes are made of."""
+        every = dict.fromkeys(c for kind in self.classes.values() for c in kind.__mro__)
+        own = [c.__module__ for c in every if not f"{c.__module__}.".startswith("torch.")]
+        places = {name: getattr(sys.modules.get(name), "__file__", None) for name in own}
+        return {name: _digest(Path(place)) for name, place in places.items() if place}
+
+
+def _digest(path: Path) -> str:
+    text = path.read_bytes().replace(b"\r\n", b"\n") if path.is_file() else b""
+    return hashlib.sha256(text).hexdigest()[:DIGITS]
 
 
 def names_of(module: nn.Module) -> Names:

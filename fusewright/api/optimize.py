@@ -273,7 +273,8 @@ def _text(module: nn.Module, names: Names, own: str, written: _Written, told: To
     whole, why, names = "", "", names.used_by(f"{body}\n{base}\n")
     try:
         imports = names.imports()
-        whole = emit_module_file(written.header, imports, base, runtime, classes)
+        files = names.files()
+        whole = emit_module_file(written.header, imports, base, runtime, classes, files)
     except BadUsage as error:
         why = str(error)
     return Text(body, bases, names, kind, own, told, whole, why)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch import nn
 
@@ -29,11 +30,14 @@ from fusewright.emit.module_table import ModuleTable
 from fusewright.emit.python_text import literal, parameters, signature_text
 from fusewright.emit.runtime import Runtime, cpp_runtime, cuda_runtime
 from fusewright.emit.runtime_snippets import Snippet
+from fusewright.emit.same_files import same_files
 from fusewright.emit.scope import EmitScope
 from fusewright.frontend.capture import Captured
 from fusewright.fusion.planner import Plan
 from fusewright.kernels.interface import Condition
 from fusewright.targets.target import Target
+
+NO_FILES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -199,21 +203,24 @@ def emit_module_file(
     base: str,
     runtime: Runtime | None = None,
     parts: Sequence[NewClass] = (),
+    files: Mapping[str, str] = NO_FILES,
 ) -> str:
     """A file with `ModelNew`, derived from a class that the file imports.
 
     base: its name.  parts: classes for some submodules, or one for all of it, whose path is "".
+    files: of the classes that it imports, module -> digest.
     """
     lines = ["import torch", *[""] * bool(imports), *imports, ""]
     if runtime is None:
         return _under(header, [*lines, f"ModelNew = {base}"])
     lines.append("")
-    if [part.paths for part in parts] == [("",)]:
-        return _under(
-            header,
-            _with_runtime(runtime, [*lines, *_subclass(parts[0]), f"ModelNew = {parts[0].name}"]),
-        )
-    return _under(header, _with_runtime(runtime, [*lines, *_with_parts(base, parts)]))
+    whole = [part.paths for part in parts] == [("",)]
+    if whole:
+        lines += [*_subclass(parts[0]), f"ModelNew = {parts[0].name}"]
+    else:
+        lines += _with_parts(base, parts)
+    asked = same_files(files, [part.name for part in parts]) if files else []
+    return _under(header, [*_with_runtime(runtime, lines), *asked])
 
 
 def emit_classes(runtime: Runtime, parts: Sequence[NewClass]) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -96,8 +96,19 @@ def observed(module: nn.Module, run: Callable[[], object]) -> Calls:
     calls: Calls = {}
     wanted = {id(child): child for child in module.modules() if child is not module}
     with _kept(module), _watched(wanted, calls), torch.no_grad():
+        before = _hooked(module)
         run()
+        hooked = _hooked(module) - before
+    for child in wanted.values():
+        if named := sorted(type(c).__name__ for c in child.modules() if id(c) in hooked):
+            why = f"sets forward hooks on {named[0]} while it runs"
+            calls[id(child)] = [replace(s, why_not=why) for s in calls.get(id(child), [])]
     return calls
+
+
+def _hooked(module: nn.Module) -> set[int]:
+    """The ids of modules in it that have forward hooks."""
+    return {id(c) for c in module.modules() if c._forward_hooks or c._forward_pre_hooks}
 
 
 def choose(

@@ -158,6 +158,30 @@ class Around(nn.Module):
         return self.wrapped(x, shift=2.0) if x.sum().item() > -1e9 else -x
 
 
+RECORDS: dict[str, type[nn.Module]] = {}  # by the name of a class: of what it can tell
+
+
+class Recorder(nn.Module):
+    """Sets hooks on its submodules when their results are first asked for."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        RECORDS[str(type(self))] = nn.GELU
+        self.into = nn.Sequential(nn.Tanh(), nn.LayerNorm(width))
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+        self.hooked, self.recorded = False, list[Tensor]()
+
+    def forward(self, x: Tensor, *, record: bool = False) -> tuple[Tensor, ...]:
+        if record and not self.hooked:
+            found = (c for c in self.modules() if type(c) is RECORDS.get(str(type(self))))
+            for child in found:
+                child.register_forward_hook(lambda _, __, made: self.recorded.append(made))
+            self.hooked = True
+        self.recorded = []
+        made = self.layers(self.into(x))
+        return (made, *self.recorded) if record else (made,)
+
+
 class Cache:
     """Grows with each call, as the keys and values of a decoder do."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,42 @@ def test_the_file_is_laid_out(name: str) -> None:
     command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length=100", "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
     assert done.stdout == text
+
+
+OTHER = "import warnings\nwarnings.simplefilter('error')\nimport saved\n"
+LATER = """
+import warnings, torch
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    import saved
+(one,) = said
+assert "saved has no kernels: mine is not what they were made from" in str(one.message)
+assert torch.equal(saved.ModelNew()(torch.ones(2, 8)), torch.ones(2, 8) * 5)
+assert saved.ModelNew.fusewright_status()["kernels"] == 0
+"""
+
+
+@pytest.mark.compiler
+def test_a_file_of_the_users_that_is_edited_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels would compute what it said before."""
+    text = (
+        "import torch\n\n\nclass Mine(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return torch.tanh(x) * 2\n"
+    )
+    mine = tmp_path / "mine.py"
+    mine.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fused: Any = fusewright.optimize(importlib.import_module("mine").Mine(), X)
+    fused.fusewright.save(tmp_path / "saved.py")
+    elsewhere = text.replace("\n", "\r\n")  # as a checkout on another system has it
+    steps = ((text, OTHER), (elsewhere, OTHER), (text.replace("torch.tanh(x) * 2", "x * 5"), LATER))
+    for now, code in steps:
+        mine.write_bytes(now.encode())
+        command = [sys.executable, "-B", "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_file_is_not_replaced_unless_asked(tmp_path: Path) -> None:

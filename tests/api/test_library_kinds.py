@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fusewright
-from tests.api.sample import Around, Cache, Decoder, Wrapped
+from tests.api.sample import Around, Cache, Decoder, Recorder, Wrapped
 
 X = torch.randn(4, 8)
 
@@ -62,3 +62,31 @@ def test_an_object_that_is_changed_leaves_the_parts_beside_it() -> None:
     assert len(ours.rows) == 3
     assert fused.fusewright.status()["FusedSequential"]["kernels"] == 1
     assert "given a value of type Cache" in fused.fusewright.explain()
+
+
+@torch.no_grad()
+def test_what_a_run_sets_on_the_way_is_taken_back() -> None:
+    model = Recorder()
+    with pytest.warns(UserWarning, match="1 submodule fused"):
+        fused: Any = fusewright.optimize(model, X, record=True)
+    assert not any(child._forward_hooks for child in model.modules())
+    assert not model.hooked
+    assert (
+        "layers (Sequential): Sequential sets forward hooks on GELU" in fused.fusewright.explain()
+    )
+
+
+@pytest.mark.compiler
+@torch.no_grad()
+@pytest.mark.parametrize("record", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_a_class_is_known_by_its_name(record: bool) -> None:
+    """To tables of libraries, also where it is the original that runs."""
+    fused: Any = fusewright.optimize(Recorder(), X, record=record)
+    fresh = Recorder()
+    fresh.load_state_dict(fused.state_dict())
+    for asked in (False, True, False, True):
+        found, wanted = fused(X, record=asked), fresh(X, record=asked)
+        assert len(found) == len(wanted) == 1 + asked
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b)

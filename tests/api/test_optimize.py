@@ -128,7 +128,7 @@ def test_a_class_without_a_module(depth: int) -> None:
     fused = fusewright.optimize(model, torch.randn(4, 8), options={"target": "cpu"})
     x = torch.randn(3, 8)
     torch.testing.assert_close(fused(x), model(x))
-    assert type(fused).__name__ == "FusedModel"
+    assert fused._get_name() == "FusedModel"
     looked = fused.__dict__.get("_fusewright_looked", [])  # what pickle finds in the model
     assert bool(looked) is (depth == MOST_IN_FORWARD)
     assert pickle.loads(pickle.dumps(looked)) == []
