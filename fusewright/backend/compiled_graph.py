@@ -120,7 +120,8 @@ def _pytorch_looks_on() -> bool:
 def _in_own_thread(work: Callable[[], Result]) -> Result:
     """The result, or what is raised. A call may come from within autograd, whose state of PyTorch's
     dispatcher stops every trace; a new thread has the state that programs start with."""
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    device = torch.cuda.current_device() if initialized else None
 
     def alone() -> Result:
         if device is not None:

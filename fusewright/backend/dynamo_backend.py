@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from fusewright.backend.compiled_graph import CompiledGraph
@@ -34,7 +35,10 @@ def fusewright(
     """
     asked = Options.of(options)
     if not _records_gradients(graph, example_inputs):
-        return torch.compiler.disable(CompiledGraph(graph, asked, "inference"))
+        run: Callable[..., Any] = torch.compiler.disable(  # type: ignore[no-untyped-call]
+            CompiledGraph(graph, asked, "inference")
+        )
+        return run
     compiler = aot_autograd(
         fw_compiler=partial(_compile, asked, "forward"),
         bw_compiler=partial(_compile, asked, "backward"),
@@ -42,13 +46,15 @@ def fusewright(
         decompositions=gradient_decompositions,
         partition_fn=min_cut_rematerialization_partition,
     )
-    return compiler(graph, example_inputs)
+    trained: Callable[..., Any] = compiler(graph, example_inputs)
+    return trained
 
 
 def _compile(
     options: Options, kind: str, graph: GraphModule, _inputs: Sequence[Any]
 ) -> Callable[..., Any]:
-    return make_boxed_func(CompiledGraph(graph, options, kind))
+    run: Callable[..., Any] = make_boxed_func(CompiledGraph(graph, options, kind))
+    return run
 
 
 def _records_gradients(graph: GraphModule, example_inputs: Sequence[Any]) -> bool:

@@ -88,11 +88,8 @@ def _is_free(value: object) -> bool:
 def _with_batch(values: Sequence[object]) -> frozenset[int]:
     """The first leading size that is free decides."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    leading = {
-        k: t.shape[0].node.expr
-        for k, t in enumerate(tensors)
-        if t.dim() and isinstance(t.shape[0], torch.SymInt)
-    }
+    sizes: dict[int, Any] = {k: t.shape[0] for k, t in enumerate(tensors) if t.dim()}
+    leading = {k: s.node.expr for k, s in sizes.items() if isinstance(s, torch.SymInt)}
     first = next(iter(leading.values()), None)
     return frozenset(k for k, size in leading.items() if size == first)
 
