@@ -20,9 +20,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
+from public_shapes import PublicShape, public_shapes
 from torch import Tensor, nn
-
-from bench.public_shapes import PublicShape, public_shapes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KINDS = ("inference", "training")

@@ -205,7 +205,8 @@ class _Guard:
             yield f"{name} = {path} if alike else None"
         if self.target.language == "cuda":
             x = next((name for name, _ in self._tensors()), "None")
-            yield f"device = {x}.get_device() if isinstance({x}, torch.Tensor) and {x}.is_cuda else -1"
+            known = f"isinstance({x}, torch.Tensor) and {x}.is_cuda"
+            yield f"device = {x}.get_device() if {known} else -1"
         if self.batch:
             yield f"{self.batch} = {self._batch_source()} else 0"
 
