@@ -72,14 +72,16 @@ def _row(shape: PublicShape, kind: str, rounds: int) -> str:
     return f"{' | '.join(cells)} | first {first:.1f} s, distance {worst:.2f} of eager's"
 
 
-def _step(own: nn.Module, run: nn.Module, shape: PublicShape, kind: str, x: Tensor) -> list[Tensor]:
+def _step(
+    own: nn.Module, run: Callable[..., Tensor], shape: PublicShape, kind: str, x: Tensor
+) -> list[Tensor]:
     """The result, and in training the gradients, which are new at each step."""
     if kind == "inference":
         with torch.no_grad():
             return [run(x)]
     own.zero_grad()
     result = run(x)
-    shape.loss(result, x).backward()
+    torch.autograd.backward(shape.loss(result, x))
     return [result.detach(), *(p.grad for p in own.parameters() if p.grad is not None)]
 
 

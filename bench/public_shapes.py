@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +32,7 @@ class _Block(nn.Module):
             else None
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         kept = x if self.downsample is None else self.downsample(x)
         return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + kept)
 
@@ -47,7 +48,7 @@ class ResNet18(nn.Module):
         blocks = [b for a, w, s in pairs for b in (_Block(a, w, s), _Block(w, w, 1))]
         self.layers, self.fc = nn.Sequential(*blocks), nn.Linear(512, 1000)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
         return self.fc(F.adaptive_avg_pool2d(self.layers(x), 1).flatten(1))
 
@@ -60,7 +61,7 @@ class _Gpt2Layer(nn.Module):
         self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         parts = self.c_attn(self.ln_1(x)).chunk(3, -1)
         q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in parts)
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -80,7 +81,7 @@ class Gpt2(nn.Module):
             nn.init.normal_(table.weight, std=0.02)
         self.lm_head.weight = self.wte.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Any:
         x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.h:
             x = layer(x)
@@ -100,7 +101,7 @@ class _LlamaLayer(nn.Module):
         self.up_proj = nn.Linear(width, inner, bias=False)
         self.down_proj = nn.Linear(inner, width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Any:
         y, times = self.input_norm(x), self.heads // self.shared
         q = _in_heads(self.q_proj(y), self.heads)
         k, v = (_in_heads(p(y), self.shared) for p in (self.k_proj, self.v_proj))
@@ -112,7 +113,7 @@ class _LlamaLayer(nn.Module):
         return x + self.down_proj(F.silu(self.gate_proj(y)) * self.up_proj(y))
 
 
-def _in_heads(x: Tensor, heads: int) -> Tensor:
+def _in_heads(x: Any, heads: int) -> Any:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
@@ -123,6 +124,8 @@ def _turned(x: Tensor) -> Tensor:
 
 class Llama(nn.Module):
     """Tokens [batch, length] -> logits [batch, length, 32000]."""
+
+    frequencies: Tensor
 
     def __init__(self, layers: int = 22, width: int = 2048, inner: int = 5632) -> None:
         super().__init__()
@@ -135,9 +138,9 @@ class Llama(nn.Module):
         self.register_buffer("frequencies", steps, persistent=False)
         nn.init.normal_(self.embed.weight, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Any:
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        angles = torch.outer(places.float(), self.frequencies)
+        angles = places.float()[:, None] * self.frequencies
         angles = torch.cat((angles, angles), -1)
         x, cos, sin = self.embed(tokens), angles.cos(), angles.sin()
         for layer in self.layers:
