@@ -205,14 +205,15 @@ class _Guard:
             yield f"{name} = {path} if alike else None"
         if self.target.language == "cuda":
             x = next((name for name, _ in self._tensors()), "None")
-            yield f"device = {x}.get_device() if type({x}) is torch.Tensor and {x}.is_cuda else -1"
+            known = f"isinstance({x}, torch.Tensor) and {x}.is_cuda"
+            yield f"device = {x}.get_device() if {known} else -1"
         if self.batch:
             yield f"{self.batch} = {self._batch_source()} else 0"
 
     def _batch_source(self) -> str:
         """The batch size from a tensor that has it, and when: from all elements, or from a size."""
         for name, leaf in self._tensors():
-            whole, known = numel(leaf.shape), f"type({name}) is torch.Tensor"
+            whole, known = numel(leaf.shape), f"isinstance({name}, torch.Tensor)"
             if BatchSize(1) in leaf.shape and isinstance(whole, BatchSize):
                 others = f" // {whole.multiple}" if whole.multiple > 1 else ""
                 return f"{name}.numel(){others} if {known}"

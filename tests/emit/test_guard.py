@@ -215,7 +215,7 @@ INPUTS: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor], Sequence[An
     "odd storage offset": (True, lambda x, y: (uneven(x), uneven(y))),
     "the same tensor twice": (True, lambda x, y: (x, x)),
     "overlapping views": (True, lambda x, y: (x, x.view(-1)[:96].view(6, 16))),
-    "a parameter": (False, lambda x, y: (nn.Parameter(x), y)),
+    "a parameter": (True, lambda x, y: (nn.Parameter(x), y)),
     "needs a gradient": (True, lambda x, y: (x, y.clone().requires_grad_())),
     "a subclass": (False, lambda x, y: (x, y.as_subclass(Mine))),
     "sparse": (False, lambda x, y: (x, y.to_sparse())),
