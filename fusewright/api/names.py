@@ -54,7 +54,11 @@ class Names:
         """What the text for a module of a class can name. own: the name of its new class."""
         name = space_name(kind, self.classes)
         texts = {found: text for text, found in self.classes.items()}
-        return EmitScope(texts, values_of(kind), reach=f"{name}.{{0}}", own=own)
+        users = [c for c in self.classes.values() if values_of(c) is not values_of(kind)]
+        elsewhere = {f"{space_name(c, self.classes)}.{{0}}": values_of(c) for c in users}
+        return EmitScope(
+            texts, values_of(kind), reach=f"{name}.{{0}}", own=own, elsewhere=elsewhere
+        )
 
     def bound(self) -> dict[str, Any]:
         """The names with what they mean."""

@@ -17,7 +17,12 @@ from torch import nn
 
 from fusewright.common.containers import Plain, Slot, Tree, rebuild
 from fusewright.emit.guard_condition import GuardCondition, all_of
-from fusewright.emit.guard_values import ValueConditions, is_only_plain, values_read
+from fusewright.emit.guard_values import (
+    ValueConditions,
+    is_only_plain,
+    values_read,
+    values_read_elsewhere,
+)
 from fusewright.emit.model_guard import held, model_guard, tensor_condition
 from fusewright.emit.module_table import ModuleTable
 from fusewright.emit.python_text import NameScope, literal, parameters
@@ -273,6 +278,8 @@ class _Guard:
             hidden = any(p.name == name for p in self.parameters)
             reach = "globals()[{0!r}]" if hidden and self.scope.reach == "{0}" else self.scope.reach
             yield from self.values.unchanged(reach.format(name), value, name)
+        for text, value in values_read_elsewhere(self.module, self.scope).items():
+            yield from self.values.unchanged(text, value, text.rpartition(".")[2])
         if self._reads_default_dtype():
             default = torch.get_default_dtype()
             text = f"torch.get_default_dtype() is {default}"

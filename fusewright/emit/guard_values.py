@@ -132,6 +132,30 @@ def values_read(module: nn.Module, scope: EmitScope) -> dict[str, object]:
     return {name: scope.values[name] for name in sorted(seen)}
 
 
+def values_read_elsewhere(module: nn.Module, scope: EmitScope) -> dict[str, object]:
+    """Plain module-level values of other files, by the text that reads them: those that `forward`
+    of a module reaches, by the names of functions and methods."""
+    reach = {id(values): text for text, values in scope.elsewhere.items()}
+    found: dict[str, object] = {}
+    done: set[tuple[type, int]] = set()
+    kinds = {type(child) for child in module.modules()} if reach else ()
+    queue: list[tuple[type, object]] = [(kind, inspect.unwrap(kind.forward)) for kind in kinds]
+    while queue:
+        kind, function = queue.pop()
+        if not isinstance(function, FunctionType) or (kind, id(function)) in done:
+            continue
+        done.add((kind, id(function)))
+        values = function.__globals__
+        for name in _names_in(function.__code__):
+            value = values.get(name)
+            queue.append((kind, value))
+            if id(values) in reach and name in values and is_plain(value) and name[:2] != "__":
+                found[reach[id(values)].format(name)] = value
+        methods = (inspect.getattr_static(kind, name, None) for name in function.__code__.co_names)
+        queue += [(kind, method) for method in methods]
+    return {text: found[text] for text in sorted(found)}
+
+
 def _names_in(code: CodeType) -> Iterator[str]:
     """Names that a function looks up at module level, its inner functions included."""
     for step in dis.get_instructions(code):

@@ -60,6 +60,7 @@ def test_the_saved_file_runs_without_fusewright(name: str, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:fusewright.optimize")
 @pytest.mark.parametrize("name", KINDS)
 def test_the_file_is_laid_out(name: str) -> None:

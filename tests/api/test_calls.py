@@ -85,6 +85,7 @@ def test_the_users_own_error_has_its_words() -> None:
         fusewright.optimize(Block(), torch.randn(4, 7))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_kernels_for_one_mode(mode: str) -> None:
@@ -109,6 +110,7 @@ def test_kernels_for_one_mode_run_there() -> None:
     assert fused.fusewright.status()["FusedBlock"]["kernels"] == 1
 
 
+@pytest.mark.slow
 def test_precision_and_rules_are_those_of_the_command_line() -> None:
     fused: Any = fusewright.optimize(Block(), X, options={"precision": "ieee"})
     assert "PyTorch's own contractions run in full float32" in fused.fusewright.source

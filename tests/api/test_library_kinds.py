@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import fusewright
+from tests.api import sample, sample_elsewhere
 from tests.api.sample import Around, Cache, Decoder, Recorder, Wrapped
 
 X = torch.randn(4, 8)
@@ -90,3 +91,18 @@ def test_a_class_is_known_by_its_name(record: bool) -> None:
         assert len(found) == len(wanted) == 1 + asked
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.compiler
+@torch.no_grad()
+@pytest.mark.parametrize(("file", "name"), [(sample, "FACTOR"), (sample_elsewhere, "LIMIT")])
+def test_values_of_every_file_are_watched(
+    file: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = sample_elsewhere.Pair().eval()
+    fused: Any = fusewright.optimize(model, X)
+    torch.testing.assert_close(fused(X), model(X))
+    assert fused.fusewright.status()["FusedPair"]["kernels"] == 1
+    monkeypatch.setattr(file, name, 0.5)
+    with pytest.warns(UserWarning, match=f"{name} is not [23].0"):
+        torch.testing.assert_close(fused(X), model(X))
