@@ -25,7 +25,7 @@ NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 class Options:
     """What kernels are made for, and how.
 
-    target: a name of `fusewright optimize --target`; None: this machine's GPU, else its CPU.
+    target: a name of `fusewright optimize --target`; None: where the module's tensors lie.
     precision: "eager", as precise as PyTorch's flags ask for, or "ieee", full float32.
     mode: "train" or "eval", the mode that kernels are for, or "both", where forward is not the
     same in them.  rules: restrictions, as of `--rules`, and "no-algebra".
