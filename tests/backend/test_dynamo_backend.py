@@ -108,10 +108,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
 }
 
 
-def made(name: str) -> tuple[nn.Module, torch.Tensor]:
+def made(name: str, device: str = "cpu") -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
     model, given = MODELS[name]
-    return model(), given()
+    return model().to(device), given().to(device)
 
 
 def as_double(model: nn.Module) -> nn.Module:
@@ -122,20 +122,27 @@ def double(x: torch.Tensor) -> torch.Tensor:
     return x.double() if x.is_floating_point() else x
 
 
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", MODELS)
-def test_results_without_gradients(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    model, x = made(name)
+def test_results_without_gradients(
+    name: str, device: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, x = made(name, device)
     model.eval()
     with torch.no_grad():
         assert_as_good(compiled(model)(x), model(x), as_double(model)(double(x)))
     assert kernels(caplog)["inference"]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_training_step(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_training_step(name: str, device: str, caplog: pytest.LogCaptureFixture) -> None:
     """Results, gradients of parameters and of the input, and running statistics."""
-    model, x = made(name)
-    weights = torch.rand(model(x).shape)  # a gradient that is no constant
+    model, x = made(name, device)
+    weights = torch.rand(model(x).shape, device=device)  # a gradient that is no constant
     sides = [model, copy.deepcopy(model), as_double(model)]
     seen = []
     for side, run in zip(sides, (compiled(model), *sides[1:]), strict=True):
@@ -232,6 +239,16 @@ def test_what_has_no_kernels_runs_as_it_is(caplog: pytest.LogCaptureFixture) -> 
     torch.testing.assert_close(compiled(lambda x: x @ x)(x), x @ x)
     assert not kernels(caplog)
     assert any("runs as it is: no kernel would be faster" in r.getMessage() for r in caplog.records)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    """By AOTAutograd, which made the graphs."""
+    x = torch.randn(4, 8, requires_grad=True)
+    (first,) = torch.autograd.grad(
+        compiled(lambda x: (torch.tanh(x) * x).sum())(x), x, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="double backward"):
+        first.sum().backward()
 
 
 def test_autocast() -> None:
