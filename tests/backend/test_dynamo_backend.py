@@ -19,6 +19,7 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 from fusewright.backend import compiled_graph
+from fusewright.errors import BadUsage, ToolMissing
 
 KERNELS = re.compile(r"(inference|forward|backward) graph of \d+ nodes: (\d+) kernels")
 SLACK = 2.0  # of eager's own distance to float64, in the largest element
@@ -275,6 +276,37 @@ def test_options() -> None:
     torch._dynamo.reset()
     with pytest.raises(BackendCompilerFailed, match="there is no 'speed'; choose among target"):
         compiled(run, options={"speed": 11})(x)
+
+
+def test_modes_are_refused() -> None:
+    with pytest.raises(BackendCompilerFailed, match="modes are those of PyTorch's own backend"):
+        compiled(lambda x: x * 2, mode="reduce-overhead")(torch.randn(4))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ToolMissing("No C++ compiler."), "runs as it is: No C"),
+        (KeyError("k"), "runs as it is: KeyError: 'k'"),
+    ],
+)
+def test_what_fails_is_a_warning(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(compiled_graph, "make_fused", fails)
+    x = torch.randn(4, 8)
+    run = compiled(lambda x: torch.tanh(x) * x)
+    with pytest.warns(UserWarning, match=said):
+        torch.testing.assert_close(run(x), torch.tanh(x) * x)
+
+
+def test_rules_that_cannot_be_kept_are_an_error() -> None:
+    run = compiled(nn.Linear(8, 8), options={"rules": "no-library"})
+    with pytest.raises(BadUsage, match="--rules no-library cannot be kept"), torch.no_grad():
+        run(torch.randn(4, 8))
 
 
 def test_it_is_found_by_name() -> None:
