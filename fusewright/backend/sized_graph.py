@@ -3,8 +3,7 @@
 With dynamic shapes a graph takes sizes of its tensors as arguments of their own. A size that is
 found among the tensors is read from there instead, so that it stays free where the tensor's is. A
 number of Python that may change comes as a tensor, of which the graph asks for the number; here it
-is a number again, for which there are kernels of their own. And what is one number on the CPU,
-beside tensors on a GPU, is handed on as one there: kernels read from one device.
+is a number again, for which there are kernels of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Graph(nn.Module):
 @dataclass(frozen=True)
 class SizedGraph:
     """module: the graph, which takes what stands at these positions among its own arguments; of
-    those at `numbers`, the number; of those at `moved`, a copy on this device.
+    those at `numbers`, the number.
 
     changing: positions, among what the module takes, of what may have other sizes, or be another
     number, at the next call.  with_batch: positions, among the tensors that the module takes, of
@@ -44,16 +43,12 @@ class SizedGraph:
     module: Graph
     kept: tuple[int, ...]
     numbers: frozenset[int]
-    moved: Mapping[int, torch.device]
     changing: tuple[int, ...]
     with_batch: frozenset[int]
 
     def arguments(self, given: Sequence[Any]) -> list[Any]:
         """What the module takes, of the arguments of the graph."""
-        found = [given[k].item() if k in self.numbers else given[k] for k in self.kept]
-        for at, device in self.moved.items():
-            found[at] = found[at].to(device, non_blocking=True)
-        return found
+        return [given[k].item() if k in self.numbers else given[k] for k in self.kept]
 
 
 def without_sizes(given: GraphModule) -> SizedGraph:
@@ -76,18 +71,7 @@ def without_sizes(given: GraphModule) -> SizedGraph:
     values = {k: None if k in numbers else _example(places[k]) for k in kept}
     changing = tuple(at for at, k in enumerate(kept) if k in numbers or _is_free(values[k]))
     module, with_batch = Graph(GraphModule(given, graph)), _with_batch([*values.values()])
-    (output,) = (n for n in given.graph.nodes if n.op == "output")
-    inside = [places[k] not in output.all_input_nodes for k in kept]
-    moved = _moved([v if here else None for v, here in zip(values.values(), inside, strict=True)])
-    return SizedGraph(module, tuple(kept), frozenset(numbers), moved, changing, with_batch)
-
-
-def _moved(values: Sequence[object]) -> Mapping[int, torch.device]:
-    """Positions of single numbers on the CPU beside tensors on a GPU, and where these are."""
-    tensors = {k: v for k, v in enumerate(values) if isinstance(v, torch.Tensor)}
-    there = next((t.device for t in tensors.values() if t.device.type != "cpu"), None)
-    single = [k for k, t in tensors.items() if not t.dim() and t.device.type == "cpu"]
-    return dict.fromkeys(single, there) if there is not None else {}
+    return SizedGraph(module, tuple(kept), frozenset(numbers), changing, with_batch)
 
 
 def _is_number(place: Node) -> bool:

@@ -24,6 +24,8 @@ from torch.nn.utils import parametrizations, prune
 from torch.overrides import TorchFunctionMode
 from torch.torch_version import TorchVersion
 
+from fusewright.compiler.pipeline import emit_only
+from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.emit.model_guard import MOST_IN_FORWARD
 from fusewright.errors import CaptureFailed
 from tests.support.emitting import FEW_AND_MANY, Emitted, built_few_and_many, emit_text
@@ -685,3 +687,27 @@ def test_an_unguardable_default_is_refused(tmp_path: Path) -> None:
     source = SOURCE.replace("twice=False", "twice=torch.nn.Identity()")
     with pytest.raises(CaptureFailed, match="the default of twice is a Identity"):
         emit_text(source, tmp_path)
+
+
+def test_one_element_that_only_library_calls_read(tmp_path: Path) -> None:
+    """It may lie on the CPU beside a GPU's tensors, as eager takes it."""
+    problem = tmp_path / "problem.py"
+    problem.write_text(
+        """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x, edge, factor):
+        return torch.tanh(x) * factor + torch.searchsorted(torch.sort(x[0])[0], edge)
+
+def get_inputs():
+    return [torch.randn(4, 64), torch.tensor(0.5), torch.tensor(2.0)]
+
+def get_init_inputs():
+    return []
+"""
+    )
+    _, text = emit_only(problem, out=STANDARD_OUTPUT, target="sm_90a")
+    assert 'edge is not one element of torch.float32"' in text
+    assert '_fusewright_tensor_matches("factor", factor, (), torch.float32, device)' in text
+    assert "not edge.requires_grad" in text
