@@ -7,7 +7,7 @@ problem -> capture -> rewrite -> attention -> gemm -> conv -> scan -> target low
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -343,23 +343,14 @@ def explain_file(
     return _file(problem, module, given, machine, "eager", rules, _as_planned, _quiet).record
 
 
-def make_fused(
-    module: nn.Module,
-    inputs: Sequence[object],
-    machine: Target,
-    precision: str = "eager",
-    rules: frozenset[str] = NO_RULES,
-    with_batch: Collection[int] | None = None,
-) -> tuple[Compilation, nn.Module] | None:
-    """What was made of a module in its own mode, and a twin of it that runs that; None where the
-    model as it was is fastest. Raises as `make`, and BadUsage for rules that cannot be kept."""
-    require_tools(machine)
-    made = make(module, inputs, machine, precision, rules, with_batch=with_batch)
+def fused_as(made: Compilation, module: nn.Module, rules: frozenset[str]) -> nn.Module | None:
+    """A twin of a module that runs what was made of it in its own mode; None where the model as it
+    was is fastest. Raises BadUsage for rules that cannot be kept."""
     check_rules(made, rules)
     if not made.replaced:
         return None
     runtime, new = _code(made, module, scope_of(module))
-    return made, fused_module(module, emit_bare_class(runtime, new))
+    return fused_module(module, emit_bare_class(runtime, new))
 
 
 def _load(
