@@ -257,8 +257,8 @@ class _Guard:
             tensor_condition(places.get(name, name), name, leaf, self.batch, device)
             for name, leaf in leaves.items()
         ]
-        if self.batch:  # behind the tensors, which say why it is unknown
-            asked.append(GuardCondition(f"{self.batch} >= 2", "the batch size is less than 2"))
+        if free := self.captured.graph.free:  # behind the tensors, which say why it is unknown
+            asked.append(_at_least(self.batch, free.least))
         asked += self.model.like(device)
         if given:
             asked.append(GuardCondition(f"_fusewright_cache_guard({', '.join([key, *given])})"))
@@ -327,3 +327,10 @@ class _Guard:
         given = f"({', '.join(tensors)}{',' * (len(tensors) == 1)})"
         text = self._call(Snippet.NO_SHARED_MEMORY, given, literal(positions))
         yield GuardCondition(text, "a tensor that it changes shares memory with another one")
+
+
+def _at_least(batch: str, least: int) -> GuardCondition:
+    """A free size is one of those that the kernels are made for. batch: its variable."""
+    if least == 1:
+        return GuardCondition(batch, "the batch size is 0")
+    return GuardCondition(f"{batch} >= {least}", f"the batch size is less than {least}")

@@ -42,6 +42,7 @@ from fusewright.ir.builder import TensorExpr
 from fusewright.ir.graph import (
     BatchSize,
     BufferUpdate,
+    FreeSize,
     Graph,
     Node,
     Size,
@@ -115,7 +116,7 @@ def capture(module: nn.Module, inputs: Sequence[object], device: str = "cpu") ->
     """
     with no_attribute_changes(module), _own_hooks_off(module):
         found, run = _exported(module, inputs, device)
-    builder = _GraphBuilder(found.batch, module, run)
+    builder = _GraphBuilder(found.free, module, run)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
     about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
@@ -134,7 +135,23 @@ def _exported(
     except CaptureFailed:
         export(module, inputs)
         raise
-    return export(module, inputs, run.state, device), run
+    found = export(module, inputs, run.state, device)
+    if found.free and found.of_one is not None and _shows_the_same(module, found.of_one, run):
+        found = replace(found, free=replace(found.free, least=1))
+    return found, run
+
+
+def _shows_the_same(module: nn.Module, inputs: Sequence[object], run: ForwardTrace) -> bool:
+    """Whether a run with other arguments reads the same attributes, shows the same memory in its
+    results, and is as quiet."""
+    try:
+        other = trace_forward(module, inputs)
+    except CaptureFailed:
+        return False
+    read = {(s.path, s.name) for s in run.settings}
+    return all((s.path, s.name) in read for s in other.settings) and (
+        (other.owners, other.memories, other.placeless) == (run.owners, run.memories, run.placeless)
+    )
 
 
 def _replaced(found: Exported, run: ForwardTrace) -> tuple[Replaced, ...]:
@@ -203,8 +220,9 @@ def _one_tree(value: Any) -> Tree:
 class _GraphBuilder:
     """Walks the exported program and builds our graph; one instance per capture."""
 
-    def __init__(self, batch: int | None, module: nn.Module, run: ForwardTrace) -> None:
-        self.batch, self.module, self.run = batch, module, run
+    def __init__(self, free: FreeSize | None, module: nn.Module, run: ForwardTrace) -> None:
+        self.free, self.module, self.run = free, module, run
+        self.batch = free.example if free else None
         self.values: dict[torch.fx.Node, Any] = {}
         self.effects: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
@@ -220,7 +238,7 @@ class _GraphBuilder:
                 self.values[n] = self._call(n)
                 self._note_origin(n)
         outputs, updates = self._results(program)
-        return Graph(inputs, outputs, updates, tuple(self.effects), self.batch, self.origins)
+        return Graph(inputs, outputs, updates, tuple(self.effects), self.free, self.origins)
 
     # -- leaves
 

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 
 from fusewright.common.containers import Container, Plain, Slot, Tree
 from fusewright.errors import CaptureFailed
+from fusewright.frontend.batch_of_one import inputs_of_one, lies_the_same, same_calls, tree_of_one
 from fusewright.frontend.carried_state import NOTHING, Carried
 from fusewright.frontend.data_exponents import unknown_powers
 from fusewright.frontend.eager_strides import lay_as_eager
@@ -39,7 +40,7 @@ from fusewright.frontend.mask_counts import without_selections
 from fusewright.frontend.memory_places import apart, refused, state_apart
 from fusewright.frontend.refusals import IN_COMMON, cannot_capture, cannot_rewrite
 from fusewright.frontend.unknown_sizes import inner_sizes
-from fusewright.ir.graph import BatchSize
+from fusewright.ir.graph import BatchSize, FreeSize
 
 # Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
 COMPOSED = (
@@ -60,17 +61,19 @@ RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decom
 
 @dataclass(frozen=True)
 class Exported:
-    """The program from tensors to tensors, and its batch size, None if every size is fixed.
+    """The program from tensors to tensors, and its free size, None if every size is fixed.
 
     arguments, results: how these hold the tensors; a number that the batch makes is a `BatchSize`.
     left: how replaced attributes hold the tensors behind those of the results.
+    of_one: arguments of a call with a batch of 1, where the program is that of this one, too.
     """
 
     program: ExportedProgram
-    batch: int | None
+    free: FreeSize | None
     arguments: tuple[Tree, ...]
     results: Tree
     left: tuple[Tree, ...] = ()
+    of_one: tuple[object, ...] | None = None
 
 
 def export(
@@ -84,11 +87,11 @@ def export(
         if batch > 1:
             free = Dim("batch", min=2)
             shapes = tuple({0: free} if v.dim() and v.shape[0] == batch else None for v in tensors)
-            program = _try_export(module, tensors, shapes, device)
-            made = _exported(program, flat, batch) if program is not None else None
-            if program is not None and made is not None and _is_free(program, batch):
-                _check_memory(program, module, flat)
-                return made
+            traced = _try_export(module, tensors, shapes, device)
+            made = _exported(traced.program, flat, FreeSize(batch)) if traced is not None else None
+            if traced is not None and made is not None and _is_free(traced.program, batch):
+                _check_memory(traced.program, module, flat)
+                return replace(made, of_one=_call_of_one(module, made, traced, flat, device))
         program = _fixed_export(module, tensors, flat, device)
         made = _exported(program, flat, None)
         if made is None:
@@ -100,7 +103,28 @@ def export(
         return made
 
 
-def _exported(program: ExportedProgram, flat: Flat, batch: int | None) -> Exported | None:
+def _call_of_one(
+    module: nn.Module, made: Exported, traced: Traced, flat: Flat, device: str
+) -> tuple[object, ...] | None:
+    """The arguments of a call with a batch of 1, if the program that has its batch free is that of
+    this one, too."""
+    if flat.state.places:  # a state has the batch that it was left with
+        return None
+    tensors = inputs_of_one(traced.program, len(flat.tensors))
+    with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager(device):
+        try:
+            single = torch.export.export(module, (tensors,), strict=False)
+            proved = (
+                same_calls(traced.calls, single)
+                and flat.results == tree_of_one(made.results)
+                and run_fake(partial(lies_the_same, traced.program, device))
+            )
+        except Exception:  # noqa: BLE001 - what eager says at 1, the original will say
+            return None
+    return tuple(flat.arguments(tensors)) if proved else None
+
+
+def _exported(program: ExportedProgram, flat: Flat, free: FreeSize | None) -> Exported | None:
     """The program and how it is called; None if a result is a number that depends on data."""
     assert flat.results is not None, "a program was exported, so forward has run"
     found = [_known(tree) for tree in (flat.results, *flat.left.trees)]
@@ -108,7 +132,7 @@ def _exported(program: ExportedProgram, flat: Flat, batch: int | None) -> Export
     if len(known) < len(found):
         return None
     results, *left = known
-    return Exported(program, batch, flat.trees, results, tuple(left))
+    return Exported(program, free, flat.trees, results, tuple(left))
 
 
 def _known(tree: Tree) -> Tree | None:
@@ -208,12 +232,20 @@ def _compositions() -> dict[Any, Any]:
     return {call: table[call] for call in calls if call in table}
 
 
+@dataclass(frozen=True)
+class Traced:
+    """calls: the program as `forward` makes its calls.  program: as it is read."""
+
+    calls: ExportedProgram
+    program: ExportedProgram
+
+
 def _run_export(
     module: nn.Module,
     tensors: Sequence[torch.Tensor],
     shapes: tuple[Any, ...] | None,
     device: str = "cpu",
-) -> ExportedProgram:
+) -> Traced:
     free = None if shapes is None else (shapes,)
     with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager(device):
         program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
@@ -226,7 +258,7 @@ def _run_export(
             f"{type(module).__name__}.forward draws random numbers and does not use them, which "
             "torch.export leaves out: all later ones would differ. Remove the call."
         )
-    return decomposed
+    return Traced(program, decomposed)
 
 
 def _rewritten(program: ExportedProgram, model: type) -> ExportedProgram:
@@ -265,7 +297,7 @@ def _is_idle(n: torch.fx.Node) -> bool:
 
 def _try_export(
     module: nn.Module, tensors: Sequence[torch.Tensor], shapes: tuple[Any, ...], device: str
-) -> ExportedProgram | None:
+) -> Traced | None:
     """None when the model fixes the batch size; torch.export has no narrower error for it."""
     try:
         return _run_export(module, tensors, shapes, device)
@@ -277,7 +309,7 @@ def _fixed_export(
     module: nn.Module, tensors: Sequence[torch.Tensor], flat: Flat, device: str
 ) -> ExportedProgram:
     try:
-        return _run_export(module, tensors, None, device)
+        return _run_export(module, tensors, None, device).program
     except CaptureFailed:
         raise
     except Exception as error:
@@ -292,7 +324,7 @@ def _change_in_common(
     """What is changed, and who shares its memory, which PyTorch does not say."""
     try:
         with state_apart(module):
-            program = _run_export(module, tensors, None)
+            program = _run_export(module, tensors, None).program
     except Exception as error:  # noqa: BLE001 - whatever else stops it is the better reason
         return cannot_capture(error, type(module))
     return refused(program, module, flat)

@@ -38,6 +38,15 @@ class BatchSize:
     multiple: int
 
 
+@dataclass(frozen=True)
+class FreeSize:
+    """The size that a graph leaves open. example: as it was captured.  least: the smallest at which
+    the graph is proved to be what eager runs."""
+
+    example: int
+    least: int = 2
+
+
 Size = int | BatchSize
 Shape = tuple[Size, ...]
 
@@ -195,17 +204,22 @@ class Graph:
 
     inputs: one leaf per tensor argument of `forward`.  outputs: what it returns, flat.
     updates: buffers and inputs that it changes.  effects: library nodes that must run, in this
-    order, even if nothing reads them (random numbers).  batch: the captured batch size, or None
-    if every size is fixed.  origins: where nodes come from, in the order in which the model
-    computes; no part of what the graph is.
+    order, even if nothing reads them (random numbers).  free: the batch size, or None if every size
+    is fixed.  origins: where nodes come from, in the order in which the model computes; no part of
+    what the graph is.
     """
 
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     updates: tuple[BufferUpdate, ...] = ()
     effects: tuple[Node, ...] = ()
-    batch: int | None = None
+    free: FreeSize | None = None
     origins: Mapping[Node, Origin] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def batch(self) -> int | None:
+        """The captured batch size, or None if every size is fixed."""
+        return self.free.example if self.free else None
 
     @property
     def roots(self) -> tuple[Node, ...]:
@@ -344,7 +358,7 @@ def replaced(graph: Graph, new: Mapping[int, Node]) -> Graph:
         tuple(map(pick, graph.outputs)),
         tuple(BufferUpdate(u.target, pick(u.value)) for u in graph.updates),
         tuple(map(pick, graph.effects)),
-        graph.batch,
+        graph.free,
         _carried(graph.origins, new),
     )
 

@@ -310,8 +310,8 @@ def _rewritten(kind: str, used_rules: Sequence[str]) -> list[str]:
 
 
 def _facts(captured: Captured) -> list[str]:
-    free = captured.graph.batch
-    facts = [f"the batch size is {'free (2 or more)' if free else 'fixed'}"]
+    free = captured.graph.free
+    facts = [f"the batch size is {f'free ({free.least} or more)' if free else 'fixed'}"]
     for r in captured.replaced:
         facts.append(f"{r.place} is replaced by each call: read first, and assigned at the end")
     if is_degenerate(captured.graph):
