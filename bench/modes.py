@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from fusewright.common.problem_file import Problem, load_problem
-from fusewright.compiler.modes import MODES
+from fusewright.compiler.options import MODES
 from fusewright.compiler.pipeline import emit_only
 
 ROUNDS, BEFORE = 51, 3

@@ -289,7 +289,7 @@ def _twin(
     twin, by the id of a module whose twin has another one.
     """
     kind = new.get(id(module), type(module))
-    twin = known[id(module)] = kind.__new__(kind)
+    twin = known[id(module)] = object.__new__(kind)
     registries = {name for name, value in vars(nn.Module()).items() if isinstance(value, dict)}
     for name, value in vars(module).items():
         twin.__dict__[name] = copy.copy(value) if name in registries else value

@@ -45,6 +45,7 @@ from fusewright.cli.options import (
 from fusewright.common.atomic_write import write_atomically
 from fusewright.common.progress import progress
 from fusewright.common.timing_lock import Need, hold_timing_lock, settle
+from fusewright.compiler.options import RULES
 from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.errors import BadUsage, FusewrightError, InternalError, NotVerifiable
 from fusewright.report.kernel_notes import (
@@ -68,7 +69,6 @@ from fusewright.report.run_report import (
 if TYPE_CHECKING:
     from fusewright.judge.judging import Judging
 
-RULES = ("no-library", "no-workspace", "no-prepack")
 # What the system may refuse -> what to do about it.
 REFUSALS = {
     **dict.fromkeys(

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from fusewright.common.atomic_write import check_writable
+from fusewright.compiler.options import NO_ALGEBRA
 from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.errors import BadUsage
 from fusewright.targets.target import TARGETS, target
@@ -65,7 +66,7 @@ TargetName = Annotated[
     ),
 ]
 # --algebra or not -> what it restricts.
-RESTRICTIONS = {True: frozenset[str](), False: frozenset({"no-algebra"})}
+RESTRICTIONS = {True: frozenset[str](), False: frozenset({NO_ALGEBRA})}
 
 
 def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:

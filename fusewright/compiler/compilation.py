@@ -5,7 +5,7 @@ Nothing is written to a file, built or run here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -144,13 +144,15 @@ def make(
     precision: str = "eager",
     rules: frozenset[str] = NO_RULES,
     names: NameRules = CXX_NAMES,
+    with_batch: Collection[int] | None = None,
 ) -> Compilation:
     """Capture, simplify, plan and print the kernels of `module` for `machine`.
 
     rules: what the strategies avoid where they can; `optimize_file` refuses what breaks them still.
-    names: what those of kernels have to keep apart from.
+    names: what those of kernels have to keep apart from.  with_batch: positions of tensors whose
+    leading size is free, where that is known.
     """
-    captured = capture(module, inputs, machine.device)
+    captured = capture(module, inputs, machine.device, with_batch)
     if captured.placeless and machine.device != "cpu":
         raise CaptureFailed(
             f"{captured.placeless}: {type(module).__name__}.forward returns a tensor that it makes "

@@ -23,7 +23,6 @@ from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.kernels.registry import shared_kernels
 from fusewright.report.decision_record import explain_other_mode
 
-MODES = ("both", "train", "eval")
 MODE_NAMES = {True: "train", False: "eval"}  # by the training flag
 
 

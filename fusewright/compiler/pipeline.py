@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -378,6 +378,25 @@ def optimize(
     fused = fused_module(module, emit_bare_class(runtime, new))
     warn_if_refused(fused, new, inputs, machine.device)
     return fused
+
+
+def make_fused(
+    module: nn.Module,
+    inputs: Sequence[object],
+    machine: Target,
+    precision: str = "eager",
+    rules: frozenset[str] = NO_RULES,
+    with_batch: Collection[int] | None = None,
+) -> tuple[Compilation, nn.Module] | None:
+    """What was made of a module in its own mode, and a twin of it that runs that; None where the
+    model as it was is fastest. Raises as `make`, and BadUsage for rules that cannot be kept."""
+    require_tools(machine)
+    made = make(module, inputs, machine, precision, rules, with_batch=with_batch)
+    _check_rules(made, rules)
+    if not made.replaced:
+        return None
+    runtime, new = _code(made, module, scope_of(module))
+    return made, fused_module(module, emit_bare_class(runtime, new))
 
 
 def _example_call(

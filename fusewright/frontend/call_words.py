@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import torch
 
+OPERATOR = "OpOverload."  # in front of the name of an ATen call that Python made itself
 # Functions that are written with many others, of which a name says more.
 COMPOSITE = frozenset({"multi_head_attention_forward"})
 # What people call it, where PyTorch has a longer word.
@@ -15,6 +16,8 @@ WORDS: Mapping[str, str] = MappingProxyType(
         "rsub": "sub",
         "scaled_dot_product_attention": "attention",
         "binary_cross_entropy_with_logits": "binary_cross_entropy",
+        "native_layer_norm": "layer_norm",
+        "native_group_norm": "group_norm",
         "native_batch_norm_legit": "batch_norm",
         "native_batch_norm_legit_functional": "batch_norm",
         "native_batch_norm_legit_no_training": "batch_norm",
@@ -24,7 +27,8 @@ WORDS: Mapping[str, str] = MappingProxyType(
 
 def call_word(n: torch.fx.Node) -> str:
     """What Python called, or the ATen call where that has no name of its own."""
-    _, _, name = function_of(n)[1].rpartition(".")
+    function = function_of(n)[1]
+    name = function.rpartition(".")[2] if not function.startswith(OPERATOR) else ""
     if not name or name.startswith("_") or name in COMPOSITE:
         name = str(n.meta.get("original_aten") or n.target).removeprefix("aten.").partition(".")[0]
     return word_of(name)

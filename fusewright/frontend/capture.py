@@ -9,7 +9,7 @@ changes in place is returned as the tensor that changed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -109,13 +109,19 @@ class EagerStep:
     half: bool
 
 
-def capture(module: nn.Module, inputs: Sequence[object], device: str = "cpu") -> Captured:
+def capture(
+    module: nn.Module,
+    inputs: Sequence[object],
+    device: str = "cpu",
+    with_batch: Collection[int] | None = None,
+) -> Captured:
     """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot.
 
     device: "cpu" or "cuda", where the graph will run: results lie as eager's do there.
+    with_batch: as `export` has it.
     """
     with no_attribute_changes(module), _own_hooks_off(module):
-        found, run = _exported(module, inputs, device)
+        found, run = _exported(module, inputs, device, with_batch)
     builder = _GraphBuilder(found.free, module, run)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
@@ -124,7 +130,7 @@ def capture(module: nn.Module, inputs: Sequence[object], device: str = "cpu") ->
 
 
 def _exported(
-    module: nn.Module, inputs: Sequence[object], device: str
+    module: nn.Module, inputs: Sequence[object], device: str, with_batch: Collection[int] | None
 ) -> tuple[Exported, ForwardTrace]:
     """The program, and what a run has shown. Where both stop at something, torch.export says why:
     it knows more of it."""
@@ -135,7 +141,7 @@ def _exported(
     except CaptureFailed:
         export(module, inputs)
         raise
-    found = export(module, inputs, run.state, device)
+    found = export(module, inputs, run.state, device, with_batch)
     if found.free and found.of_one is not None and _shows_the_same(module, found.of_one, run):
         found = replace(found, free=replace(found.free, least=1))
     return found, run
@@ -316,7 +322,7 @@ class _GraphBuilder:
             return library_call(replace(call, name=f"{call.name}_"), self.effects, alone=False)
         lowered = lower(call) if takes_numbers(call.name, call.args, call.kwargs) else None
         if lowered is None or not _covers(lowered, n):
-            lowered = library_call(call, self.effects, alone=_alone(n))
+            lowered = library_call(call, self.effects, alone=_alone(n), used=_used(n))
         if isinstance(lowered, tuple):
             return lowered
         return with_memory_order(lowered, call.results[0].order)
@@ -351,10 +357,12 @@ class _GraphBuilder:
             raise unknown_size(n, type(self.module))
         many = value if isinstance(value, tuple | list) else (value,)
         results = tuple(self._result(v) for v in many if isinstance(v, torch.Tensor))
+        places = tuple(k for k, v in enumerate(many) if isinstance(v, torch.Tensor))
+        gaps = places if len(places) < len(many) else ()
         name, _, overload = str(n.target).rpartition(".")
         kwargs = {k: self._argument(v) for k, v in n.kwargs.items()}
         args = tuple(self._argument(a) for a in n.args)
-        return AtenCall(name, overload, args, kwargs, results)
+        return AtenCall(name, overload, args, kwargs, results, gaps)
 
     # -- results
 
@@ -559,11 +567,13 @@ def _covers(lowered: object, n: torch.fx.Node) -> bool:
     """Whether every result that is used exists."""
     if not isinstance(lowered, tuple):
         return not isinstance(n.meta["val"], tuple | list)
-    return all(
-        lowered[int(user.args[1])] is not None  # type: ignore[arg-type]
-        for user in n.users
-        if user.target is operator.getitem
-    )
+    return all(lowered[k] is not None for k in _used(n))
+
+
+def _used(n: torch.fx.Node) -> frozenset[int]:
+    """Positions of the results that somebody reads, of a call that returns several."""
+    items = (user for user in n.users if user.target is operator.getitem)
+    return frozenset(int(user.args[1]) for user in items)  # type: ignore[arg-type]
 
 
 def _order(value: torch.Tensor) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -77,16 +77,27 @@ class Exported:
 
 
 def export(
-    module: nn.Module, inputs: Sequence[object], state: Carried = NOTHING, device: str = "cpu"
+    module: nn.Module,
+    inputs: Sequence[object],
+    state: Carried = NOTHING,
+    device: str = "cpu",
+    with_batch: Collection[int] | None = None,
 ) -> Exported:
     """The exported program; raises CaptureFailed. state: attributes that forward replaces.
-    device: "cpu" or "cuda", where it will run; strides are those of eager there."""
+    device: "cpu" or "cuda", where it will run; strides are those of eager there.
+    with_batch: the positions of tensors whose leading size is the batch size; None: of all that
+    have the same as the first."""
     with flattened(module, inputs, state) as flat:
         tensors = apart(flat.tensors)
-        batch = _batch_size(tensors)
+        if with_batch is None:
+            with_batch = range(len(tensors))
+        batch = _batch_size([tensors[k] for k in with_batch])
         if batch > 1:
             free = Dim("batch", min=2)
-            shapes = tuple({0: free} if v.dim() and v.shape[0] == batch else None for v in tensors)
+            shapes = tuple(
+                {0: free} if k in with_batch and v.dim() and v.shape[0] == batch else None
+                for k, v in enumerate(tensors)
+            )
             traced = _try_export(module, tensors, shapes, device)
             made = _exported(traced.program, flat, FreeSize(batch)) if traced is not None else None
             if traced is not None and made is not None and _is_free(traced.program, batch):

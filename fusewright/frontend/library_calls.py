@@ -5,7 +5,7 @@ The node's attribute `call` is a record, a `LibraryCall`, whose tensors are the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,13 +54,15 @@ RANDOM = (
 
 
 def library_call(
-    call: AtenCall, effects: list[Node], *, alone: bool
+    call: AtenCall, effects: list[Node], *, alone: bool, used: Collection[int] = (0,)
 ) -> TensorExpr | tuple[TensorExpr | None, ...]:
     """The library node of `call`, or its items when it has several results.
 
     alone: nobody else sees running statistics before it, so it may change them in place.
+    used: the positions of results that somebody reads.
     """
-    if call.name in SPECIAL and (alone or call.name != BATCH_NORM):
+    special = call.name in SPECIAL and WITHOUT[call.name].isdisjoint(used)
+    if special and (alone or call.name != BATCH_NORM):
         return SPECIAL[call.name](call, effects)
     if _updates_statistics(call) and not alone:
         raise CaptureFailed(
@@ -79,17 +81,19 @@ def library_call(
         effect=len(effects) if runs_anyway else None,
     )
     first = call.results[0]
-    several = len(call.results) > 1 or _packed(call)
+    several = len(call.results) > 1 or _packed(call) or bool(call.places)
     shape, order = ((), ()) if several else (first.shape, first.order)
     made = node("library", tensors, shape=shape, dtype=first.dtype, order=order, call=record)
     if runs_anyway:
         effects.append(made)
     if not several:
         return TensorExpr(made)
-    return tuple(
-        TensorExpr(node("getitem", [made], shape=r.shape, dtype=r.dtype, order=r.order, index=i))
-        for i, r in enumerate(call.results)
-    )
+    places = call.places or range(len(call.results))
+    items = {
+        k: TensorExpr(node("getitem", [made], shape=r.shape, dtype=r.dtype, order=r.order, index=k))
+        for k, r in zip(places, call.results, strict=True)
+    }
+    return tuple(items.get(k) for k in range(max(items) + 1))
 
 
 def is_float32_contraction(n: Node) -> bool:
@@ -231,6 +235,8 @@ def _batch_norm(call: AtenCall, effects: list[Node]) -> tuple[TensorExpr | None,
     return _effect(call, "batch_norm", args, tensors, effects), None, None, mean, var
 
 
+# Written as eager's functions, which do not return the results at these positions.
+WITHOUT = {"aten.native_dropout": frozenset({1}), BATCH_NORM: frozenset({1, 2})}
 SPECIAL: dict[str, Callable[[AtenCall, list[Node]], tuple[TensorExpr | None, ...]]] = {
     "aten.native_dropout": _dropout,
     BATCH_NORM: _batch_norm,

@@ -129,14 +129,14 @@ def _number(like: TensorExpr, n: Size, correction: float = 0.0) -> TensorExpr | 
 def normalise(
     x: TensorExpr, dims: Sequence[int], eps: float, *, shifted: bool = True
 ) -> tuple[TensorExpr, TensorExpr, TensorExpr]:
-    """(x - mean) / sqrt(variance + eps); also the mean and m2, dimensions kept.
+    """(x - mean) / sqrt(variance + eps); also the mean and 1 / sqrt(...), dimensions kept.
 
     shifted: whether PyTorch's own norm on a CPU is x scale + shift, which rounds once.
     """
     mean, m2 = reduce("mean", x, dims, keepdim=True), reduce("m2", x, dims, keepdim=True)
     scale = pointwise("rsqrt", m2 / _number(x, count(x, dims)) + eps)
     y = pointwise("normalised", x, mean, m2, scale) if shifted else (x - mean) * scale
-    return y, mean, m2
+    return y, mean, scale
 
 
 def affine(x: TensorExpr, weight: TensorExpr | None, bias: TensorExpr | None) -> TensorExpr:

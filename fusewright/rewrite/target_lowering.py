@@ -115,7 +115,7 @@ def _made(source: Node, n: Node, place: int, table: Table, across: Across) -> Te
     if given and made is None and name in REDUCTIONS:
         results = (AtenResult(n.shape, n.dtype, n.order),)
         fast = partial(across, name)
-        found = lower(AtenCall(name, source.call.overload, *given, results, fast))
+        found = lower(AtenCall(name, source.call.overload, *given, results, across=fast))
         made = found[place] if isinstance(found, tuple) else found
     return made
 

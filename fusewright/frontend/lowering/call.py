@@ -38,6 +38,7 @@ class AtenResult:
 class AtenCall:
     """One ATen call. Tensor arguments are Values; sizes that depend on the batch are Batch.
 
+    places: which results these are, where the call returns several and leaves some out.
     across: whether a reduction of a tensor over dimensions may run across memory, where the
     elements of a row do not lie together.
     """
@@ -47,6 +48,7 @@ class AtenCall:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[AtenResult, ...]
+    places: tuple[int, ...] = ()
     across: Callable[[TensorExpr, Sequence[int]], bool] = lambda _x, _dims: False
 
     def reduces(self, x: TensorExpr, dims: Sequence[int], *, one: bool = False) -> bool:

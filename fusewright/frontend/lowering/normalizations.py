@@ -17,15 +17,29 @@ from fusewright.ir.graph import BatchSize, numel, times
 
 
 def _layer_norm(call: AtenCall) -> Lowered:
+    made = _layer_norm_with_statistics(call)
+    return made[0] if isinstance(made, tuple) else None
+
+
+def _layer_norm_with_statistics(call: AtenCall) -> Lowered:
+    """Result, mean and scale, as the forward pass leaves them to the backward pass."""
     x: TensorExpr = call.args[0]
     dims = tuple(range(len(x.shape) - len(call.args[1]), len(x.shape)))
     if not call.reduces(x, dims):
         return None
     weight, bias = wide([call.get(2, "weight"), call.get(3, "bias")])
-    y, _, _ = decompositions.normalise(
+    y, mean, scale = decompositions.normalise(
         decompositions.wide(x), dims, call.get(4, "eps", 1e-5), shifted=False
     )
-    return cast(decompositions.affine(y, weight, bias), call.dtype)
+    return cast(decompositions.affine(y, weight, bias), call.dtype), *_saved(call, mean, scale)
+
+
+def _saved(call: AtenCall, *statistics: TensorExpr) -> tuple[TensorExpr, ...]:
+    """Statistics as the call returns them behind its result; none where it does not."""
+    asked = call.results[1 : 1 + len(statistics)]
+    return tuple(
+        reshape(cast(s, said.dtype), said.shape) for s, said in zip(statistics, asked, strict=False)
+    )
 
 
 def _rms_norm(call: AtenCall) -> Lowered:
@@ -42,16 +56,31 @@ def _rms_norm(call: AtenCall) -> Lowered:
 
 
 def _group_norm(call: AtenCall) -> Lowered:
+    """(x, groups, weight, bias, eps)."""
+    about = int(call.args[1]), call.get(2, "weight"), call.get(3, "bias"), call.get(4, "eps", 1e-5)
+    made = _in_groups(call, *about)
+    return made[0] if isinstance(made, tuple) else None
+
+
+def _group_norm_with_statistics(call: AtenCall) -> Lowered:
+    """(x, weight, bias, batch, channels, rest, groups, eps): result, mean and scale."""
+    _, weight, bias, _, _, _, groups, eps = call.args
+    return _in_groups(call, int(groups), weight, bias, eps)
+
+
+def _in_groups(
+    call: AtenCall, groups: int, weight: TensorExpr | None, bias: TensorExpr | None, eps: float
+) -> Lowered:
     x: TensorExpr = call.args[0]
-    groups = int(call.args[1])
     channels, rest = x.shape[1], numel(x.shape[2:])
     if x.node.order or isinstance(channels, BatchSize):
         return None
-    weight, bias = wide([call.get(2, "weight"), call.get(3, "bias")])
+    weight, bias = wide([weight, bias])
     grouped = reshape(decompositions.wide(x), (x.shape[0], groups, times(channels // groups, rest)))
-    y, _, _ = decompositions.normalise(grouped, [2], call.get(4, "eps", 1e-5))
+    y, mean, scale = decompositions.normalise(grouped, [2], eps)
     y = reshape(y, x.shape)
-    return cast(decompositions.affine(y, *_per_channel(y, weight, bias)), call.dtype)
+    y = cast(decompositions.affine(y, *_per_channel(y, weight, bias)), call.dtype)
+    return y, *_saved(call, mean, scale)
 
 
 def _per_channel(x: TensorExpr, *values: TensorExpr | None) -> list[TensorExpr | None]:
@@ -77,13 +106,14 @@ def _batch_norm_train(call: AtenCall) -> Lowered:
     if not training or not call.reduces(x, dims):
         return None
     inner = decompositions.wide(x)
-    y, mean, _ = decompositions.normalise(inner, dims, eps)
+    y, mean, scale = decompositions.normalise(inner, dims, eps)
     y = decompositions.affine(y, *_per_channel(y, *wide([weight, bias])))
+    saved = _saved(call, mean, scale) if numel(call.results[1].shape) else (None, None)
     mean = reshape(mean, running_mean.shape)
     unbiased = reshape(decompositions.variance(inner, dims, 1, keepdim=True), running_mean.shape)
     new_mean = _moved(running_mean, mean, momentum)
     new_var = _moved(running_var, unbiased, momentum)
-    return cast(y, call.dtype), None, None, new_mean, new_var
+    return cast(y, call.dtype), *saved, new_mean, new_var
 
 
 def _moved(running: TensorExpr, seen: TensorExpr, momentum: float) -> TensorExpr:
@@ -119,6 +149,8 @@ def _batch_norm_eval(call: AtenCall) -> Lowered:
 
 LOWER: dict[str, Callable[[AtenCall], Lowered]] = {
     "aten.layer_norm": _layer_norm,
+    "aten.native_layer_norm": _layer_norm_with_statistics,
+    "aten.native_group_norm": _group_norm_with_statistics,
     "aten.rms_norm": _rms_norm,
     "aten.group_norm": _group_norm,
     "aten.instance_norm": _instance_norm,

@@ -149,6 +149,8 @@ LOWER: dict[str, Lowering] = {
     "aten.std": _variance,
     "aten.softmax": _softmax(decompositions.softmax),
     "aten.log_softmax": _softmax(decompositions.log_softmax),
+    "aten._softmax": _softmax(decompositions.softmax),
+    "aten._log_softmax": _softmax(decompositions.log_softmax),
     "aten.logsumexp": _logsumexp,
     "aten.linalg_vector_norm": _vector_norm,
     "aten.norm": _vector_norm,

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from itertools import accumulate
 
+from fusewright.common.dtypes import OF_KERNELS
 from fusewright.frontend.lowering.call import AtenCall, Lowered
 from fusewright.ir import builder
 from fusewright.ir.builder import (
@@ -175,10 +176,18 @@ def _full(call: AtenCall) -> Lowered:
     return copy(spread)
 
 
+def _number(call: AtenCall) -> Lowered:
+    """A tensor of one number that Python knows."""
+    value = call.args[0]
+    known = isinstance(value, bool | int | float) and call.dtype in OF_KERNELS
+    return rounded(constant(value, call.dtype)) if known else None
+
+
 LOWER: dict[str, Callable[[AtenCall], Lowered]] = {
     **{f"aten.{name}": _reshape for name in RESHAPES},
     **dict.fromkeys(SAME, _same),
     **dict.fromkeys(FILLS, _full),
+    "aten.scalar_tensor": _number,
     "aten.copy": _copy_into,
     "aten.broadcast_tensors": _broadcast,
     "aten._to_copy": _to_copy,

@@ -1,0 +1,137 @@
+"""A graph of PyTorch's compiler -> a function that runs it with kernels.
+
+The kernels are made when a call comes, from its tensors: PyTorch's compiler is done then. A graph
+with free sizes gets kernels for each kind of call that its first kernels do not serve.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
+
+from fusewright.backend.sized_graph import without_sizes
+from fusewright.compiler.compilation import Compilation
+from fusewright.compiler.options import Options
+from fusewright.compiler.pipeline import make_fused
+from fusewright.errors import FusewrightError
+from fusewright.ir.graph import BatchSize
+from fusewright.targets.detect import resolve_target
+
+MOST_VARIANTS = 8  # of one graph, as often as Dynamo compiles a function again by default
+Result = TypeVar("Result")
+log = logging.getLogger("fusewright")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Kernels for some calls. sizes: of every argument that changes; None where any will do."""
+
+    sizes: tuple[tuple[object, ...], ...]
+    run: Callable[..., Any]
+
+    def serves(self, sizes: Sequence[Sequence[object]]) -> bool:
+        return all(
+            len(mine) == len(asked)
+            and all(a is None or a == b for a, b in zip(mine, asked, strict=True))
+            for mine, asked in zip(self.sizes, sizes, strict=True)
+        )
+
+
+class CompiledGraph:
+    """A graph, called with what it takes, by position.
+
+    Where no kernels can be made, or none would be faster, it runs as it is; the log of level INFO
+    of the logger "fusewright" says which graphs do and why.
+    """
+
+    def __init__(self, graph: GraphModule, options: Options, kind: str) -> None:
+        """kind: "inference", "forward" or "backward", for the log."""
+        self._given, self._graph = graph, without_sizes(graph)
+        self._options, self._kind = options, kind
+        self._variants: list[Variant] = []
+
+    def __call__(self, *given: Any) -> Any:
+        if any(isinstance(a, FakeTensor) for a in given):  # a tracer wants to see every operator
+            return self._given(*given)
+        arguments = self._graph.arguments(given)
+        sizes = [_sizes(arguments[k]) for k in self._graph.changing]
+        for variant in self._variants:
+            if variant.serves(sizes):
+                return variant.run(*arguments)
+        if len(self._variants) == MOST_VARIANTS:
+            return self._given(*given)
+        variant = self._variant(arguments, sizes)
+        self._variants.append(variant)
+        with _disable_current_modes() if _pytorch_looks_on() else nullcontext():
+            return variant.run(*arguments)
+
+    def _variant(self, arguments: list[Any], sizes: Sequence[tuple[object, ...]]) -> Variant:
+        module = self._graph.module
+        name = f"{self._kind} graph of {len(module.graph.graph.nodes)} nodes"
+        device = next((a.device.type for a in arguments if isinstance(a, torch.Tensor)), "cpu")
+        try:
+            machine, _ = resolve_target(self._options.target or device)
+            about = machine, self._options.precision, self._options.rules, self._graph.with_batch
+            found = _in_own_thread(partial(make_fused, module, arguments, *about))
+        except FusewrightError as error:
+            log.info("%s runs as it is: %s", name, error)
+            return Variant(tuple(sizes), module)
+        if found is None:
+            log.info("%s runs as it is: no kernel would be faster", name)
+            return Variant(tuple(sizes), module)
+        made, fused = found
+        log.info("%s: %d kernels", name, len(made.kernels))
+        return Variant(self._free(made, arguments, sizes), fused)
+
+    def _free(
+        self, made: Compilation, arguments: Sequence[Any], sizes: Sequence[tuple[object, ...]]
+    ) -> tuple[tuple[object, ...], ...]:
+        """The sizes that the kernels ask for."""
+        tensors = [k for k, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
+        shapes = {k: n.shape for k, n in zip(tensors, made.captured.graph.inputs, strict=True)}
+        return tuple(
+            tuple(
+                None if isinstance(s, BatchSize) else here
+                for s, here in zip(shapes.get(k, asked), asked, strict=True)
+            )
+            for k, asked in zip(self._graph.changing, sizes, strict=True)
+        )
+
+
+def _pytorch_looks_on() -> bool:
+    """Whether nobody but AOTAutograd sees every call, which it does when a graph first runs."""
+    modes = _get_current_dispatch_mode_stack()
+    return all(type(mode).__module__.startswith("torch._functorch.") for mode in modes)
+
+
+def _in_own_thread(work: Callable[[], Result]) -> Result:
+    """The result, or what is raised. A call may come from within autograd, whose state of PyTorch's
+    dispatcher stops every trace; a new thread has the state that programs start with."""
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    device = torch.cuda.current_device() if initialized else None
+
+    def alone() -> Result:
+        if device is not None:
+            torch.cuda.set_device(device)
+        return work()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(alone).result()
+
+
+def _sizes(argument: Any) -> tuple[object, ...]:
+    """Of a tensor; of a number, itself."""
+    return tuple(argument.shape) if isinstance(argument, torch.Tensor) else (argument,)
