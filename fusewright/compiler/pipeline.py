@@ -79,6 +79,7 @@ from fusewright.emit.python_text import NameScope
 from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
+from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_size, leading
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
 from fusewright.judge.evidence.pytree import tensors
@@ -215,6 +216,7 @@ def optimize_file(
     rules: frozenset[str] = frozenset(),
     overrides: Mapping[str, str] = NO_OVERRIDES,
     mode: str = "both",
+    dynamic: Wanted = NOTHING_ASKED,
     force: bool = False,
     timing: bool = True,
     level: str | None = None,
@@ -229,6 +231,7 @@ def optimize_file(
     this machine and is timed, else "off".
     mode: "train" or "eval", for which the file is written and judged; "both": for that in which the
     model is made, and for the other one where forward is not the same there.
+    dynamic: the size that is to be free, as `asked_size` has it.
     turn: entered while calls are timed, so that nothing else of a suite disturbs them.
     judging: of this problem and this file, if one is open and is for this target's device. What
     comes before its candidate is done beside planning, unless something is timed meanwhile.
@@ -255,7 +258,7 @@ def optimize_file(
         work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
         begin = judging.begin if judging and level == "off" else _nothing
         sized = _Sized(machine.device, settle if here else _quiet, progress, begin)
-        settings = precision, rules, work, progress, sized, mode
+        settings = precision, rules, work, progress, sized, mode, dynamic
         file = _file(problem, module, given, machine, *settings)
         about = file.degenerate, None, file.parts, sized.need
         outcome = OptimizeResult(out, file.record, file.reports, None, "", *about)
@@ -285,6 +288,7 @@ def emit_only(
     rules: frozenset[str] = NO_RULES,
     overrides: Mapping[str, str] = NO_OVERRIDES,
     mode: str = "both",
+    dynamic: Wanted = NOTHING_ASKED,
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> tuple[OptimizeResult, str]:
@@ -300,7 +304,7 @@ def emit_only(
     problem, module, given = _load(problem_path, overrides, progress, mode)
     progress("planning and generating kernels")
     settings = precision, rules, _as_planned, progress
-    file = _file(problem, module, given, machine, *settings, mode=mode)
+    file = _file(problem, module, given, machine, *settings, mode=mode, dynamic=dynamic)
     if out != STANDARD_OUTPUT:
         write_atomically(out, file.text, force=force)
     about = file.degenerate, None, file.parts
@@ -340,25 +344,30 @@ def explain_file(
     target: str | None = None,
     rules: frozenset[str] = NO_RULES,
     overrides: Mapping[str, str] = NO_OVERRIDES,
+    dynamic: Wanted = NOTHING_ASKED,
 ) -> str:
     """The decision record of a problem on a target; nothing is built, and the model runs only if
     it cannot be captured as a whole."""
     machine, _ = resolve_target(target)
     problem, module, given = _load(problem_path, overrides, _quiet)
-    return _file(problem, module, given, machine, "eager", rules, _as_planned, _quiet).record
+    settings = "eager", rules, _as_planned, _quiet
+    return _file(problem, module, given, machine, *settings, dynamic=dynamic).record
 
 
 def optimize(
     module: nn.Module,
     example_inputs: Sequence[object] | Mapping[str, object],
     target: str | None = None,
+    dynamic_shapes: Wanted = NOTHING_ASKED,
 ) -> nn.Module:
     """A module that shares every parameter and buffer with `module`, with a fused `forward`.
 
     example_inputs: what get_inputs() of a problem file would return: the arguments of forward by
-    position, or a dict of names, or both as [[...], {...}].  target: as on the command line.  The
-    result is built but not judged: use `fusewright.judge` on files for that. Warns where kernels
-    would not run on the example inputs, if these are on the target.
+    position, or a dict of names, or both as [[...], {...}].  target: as on the command line.
+    dynamic_shapes: the size that is to be free, if it is not the leading one of the inputs: names
+    of arguments, and the dimension of each, as in {"x": (1,)}.  The result is built but not judged:
+    use `fusewright.judge` on files for that. Warns where kernels would not run on the example
+    inputs, if these are on the target.
     """
     machine, here = resolve_target(target)
     if not here:
@@ -367,8 +376,9 @@ def optimize(
         )
     require_tools(machine)
     inputs = _example_call(module, example_inputs)
+    asked = asked_size(module, inputs, dynamic_shapes)
     try:
-        made = make(module, inputs, machine)
+        made = make(module, inputs, machine, asked=asked)
         if not made.replaced:
             return fused_module(module, "")
         modes = in_modes(module, inputs, made, NO_RULES, _check_rules)
@@ -389,9 +399,11 @@ def make_fused(
     with_batch: Collection[int] | None = None,
 ) -> tuple[Compilation, nn.Module] | None:
     """What was made of a module in its own mode, and a twin of it that runs that; None where the
-    model as it was is fastest. Raises as `make`, and BadUsage for rules that cannot be kept."""
+    model as it was is fastest. with_batch: positions of tensors whose leading size is one free
+    size, where that is known. Raises as `make`, and BadUsage for rules that cannot be kept."""
     require_tools(machine)
-    made = make(module, inputs, machine, precision, rules, with_batch=with_batch)
+    asked = None if with_batch is None else leading(with_batch)
+    made = make(module, inputs, machine, precision, rules, asked=asked)
     _check_rules(made, rules)
     if not made.replaced:
         return None
@@ -595,6 +607,7 @@ def _file(
     progress: Progress,
     sized: Callable[[Sizes], None] = lambda _: None,
     mode: str = "both",
+    dynamic: Wanted = NOTHING_ASKED,
 ) -> _File:
     """The model as a whole; where that cannot be captured, its parts, if it runs at all.
 
@@ -602,8 +615,9 @@ def _file(
     sized: told the sizes of its tensors, once and before anything large is made.
     """
     name = problem.path.name
+    asked = asked_size(module, given.inputs, dynamic)
     try:
-        made = make(module, given.inputs, machine, precision, rules)
+        made = make(module, given.inputs, machine, precision, rules, asked=asked)
         _check_rules(made, rules)
         sized(sizes_of(made.given.graph))
         made = tuned(made, progress)
@@ -617,6 +631,8 @@ def _file(
         return _File(text, runtime, *about, mode=modes.other_name if modes.second else "")
     except CaptureFailed as error:
         why = str(error)
+    if asked:
+        raise BadUsage(f"{asked.text} cannot be free: the model can only be taken in parts. {why}")
     progress("the model cannot be captured as a whole: trying its parts")
     with Peak("cpu") as peak:
         calls = observed(module, lambda: problem.run(module, given.values(problem)))

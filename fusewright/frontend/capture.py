@@ -9,7 +9,7 @@ changes in place is returned as the tensor that changed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from fusewright.common.call_arguments import bound, like, signature_of
 from fusewright.common.containers import BY_NAME, Container, Slot, Tree, leaves, shifted
 from fusewright.errors import CaptureFailed
+from fusewright.frontend.asked_size import AskedSize
 from fusewright.frontend.call_origins import CallOrigins
 from fusewright.frontend.carried_state import Place, Unsettled
 from fusewright.frontend.data_scalars import computed, item, takes_numbers
@@ -40,6 +41,7 @@ from fusewright.frontend.refusals import unknown_size
 from fusewright.frontend.side_effects import HasEffects
 from fusewright.ir.builder import TensorExpr
 from fusewright.ir.graph import (
+    BATCH,
     BatchSize,
     BufferUpdate,
     FreeSize,
@@ -86,7 +88,8 @@ class Captured:
     arguments: one per parameter that gets something.  settings: the module's values that forward
     read.  results: how the outputs are held.  constants: small tensors that forward made itself.
     replaced: attributes, whose tensors are inputs and outputs behind the others.  placeless: a line
-    that makes an output which lies where no input does, if there is one.
+    that makes an output which lies where no input does, if there is one.  asked: the size that is
+    to be free, if somebody has asked for one.  fixed: why it is not.
     """
 
     graph: Graph
@@ -97,6 +100,8 @@ class Captured:
     calls: tuple[EagerStep, ...]
     replaced: tuple[Replaced, ...] = ()
     placeless: str = ""
+    asked: AskedSize | None = None
+    fixed: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,24 +118,25 @@ def capture(
     module: nn.Module,
     inputs: Sequence[object],
     device: str = "cpu",
-    with_batch: Collection[int] | None = None,
+    asked: AskedSize | None = None,
 ) -> Captured:
     """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot.
 
     device: "cpu" or "cuda", where the graph will run: results lie as eager's do there.
-    with_batch: as `export` has it.
+    asked: as `export` has it.
     """
     with no_attribute_changes(module), _own_hooks_off(module):
-        found, run = _exported(module, inputs, device, with_batch)
+        found, run = _exported(module, inputs, device, asked)
     builder = _GraphBuilder(found.free, module, run)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
     about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
-    return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""))
+    about_size = asked, found.fixed
+    return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""), *about_size)
 
 
 def _exported(
-    module: nn.Module, inputs: Sequence[object], device: str, with_batch: Collection[int] | None
+    module: nn.Module, inputs: Sequence[object], device: str, asked: AskedSize | None
 ) -> tuple[Exported, ForwardTrace]:
     """The program, and what a run has shown. Where both stop at something, torch.export says why:
     it knows more of it."""
@@ -141,7 +147,7 @@ def _exported(
     except CaptureFailed:
         export(module, inputs)
         raise
-    found = export(module, inputs, run.state, device, with_batch)
+    found = export(module, inputs, run.state, device, asked)
     if found.free and found.of_one is not None and _shows_the_same(module, found.of_one, run):
         found = replace(found, free=replace(found.free, least=1))
     return found, run
@@ -290,7 +296,7 @@ class _GraphBuilder:
         if isinstance(size, torch.SymInt):
             factor = multiple(size)
             assert factor is not None, "export checked that sizes are linear in the batch"
-            return BatchSize(factor)
+            return BatchSize(factor, self.free.name if self.free else BATCH)
         return int(size)
 
     # -- calls
