@@ -159,7 +159,9 @@ def _measure(
 def _sides(module: nn.Module, cpu_inputs: Sequence[Tensor], device: str) -> list[Side]:
     import copy
 
-    ours = fusewright.optimize(copy.deepcopy(module).cpu(), cpu_inputs, target=device).to(device)
+    ours = fusewright.optimize(
+        copy.deepcopy(module).cpu(), *cpu_inputs, options={"target": device}
+    ).to(device)
     sides = [Side("ours", ours, []), Side("eager", copy.deepcopy(module), [])]
     for mode in MODES[device]:
         compiled = torch.compile(copy.deepcopy(module), mode=mode)
@@ -198,7 +200,7 @@ def _take_turns(lock: AbstractContextManager[object]) -> None:
 @torch.no_grad()
 def ready(module: nn.Module, x: Tensor, *, compiled: bool) -> list[Side]:
     """ours, eager and, if asked for, torch.compile on CUDA; each called once, which builds it."""
-    ours = fusewright.optimize(module, [x], target="cuda").cuda()
+    ours = fusewright.optimize(module, x, options={"target": "cuda"}).cuda()
     module = module.cuda()
     sides = [Side("ours", ours, []), Side("eager", module, [])]
     sides += [Side("compile", torch.compile(module, dynamic=False), [])] * compiled

@@ -80,7 +80,7 @@ def spent_us(sides: Mapping[str, tuple[nn.Module, list[Tensor]]]) -> dict[str, l
 def line(kind: Any, count: int, rows: int, device: str) -> str:
     given = [torch.randn(rows, WIDTH) for _ in range(count)]
     model = kind()
-    ours = fusewright.optimize(model, given, target=device).to(device)
+    ours = fusewright.optimize(model, *given, options={"target": device}).to(device)
     model, inputs = model.to(device), [x.to(device) for x in given]
     torch.testing.assert_close(ours(*inputs), model(*inputs))
     sides = {"ours": (ours, inputs), "eager": (model, inputs), "one": (Operator(), inputs[:1])}

@@ -61,9 +61,9 @@ CASES: dict[str, Callable[[], Case]] = {
 
 
 def sides(module: nn.Module, inputs: list[Tensor]) -> list[Side]:
-    ours = fusewright.optimize(module, inputs, target="cpu")
+    ours = fusewright.optimize(module, *inputs, options={"target": "cpu"})
     with mock.patch("fusewright.compiler.passes.pages", lambda graph, _: graph):
-        small = fusewright.optimize(module, inputs, target="cpu")
+        small = fusewright.optimize(module, *inputs, options={"target": "cpu"})
     return [Side("ours", ours, []), Side("small", small, []), Side("eager", module, [])]
 
 

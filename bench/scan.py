@@ -54,7 +54,7 @@ def median_us(call: Callable[[], object], device: str) -> float:
 def line(kind: type[nn.Module], columns: int, device: str) -> str:
     x = torch.randn(ELEMENTS[device] // columns, columns, device=device)
     out, model = torch.empty_like(x), kind()
-    ours = fusewright.optimize(model, [x[:64].cpu()], target=device).to(device)
+    ours = fusewright.optimize(model, x[:64].cpu(), options={"target": device}).to(device)
     exact = model(x[:64].double())
     errors = [float((m(x[:64]) - exact).abs().max()) for m in (ours, model)]
     calls = (lambda: ours(x), lambda: model(x), lambda: out.copy_(x))

@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fusewright.api.optimize import optimize as optimize
     from fusewright.common.problem_file import Problem as Problem
     from fusewright.common.problem_file import load_problem as load_problem
-    from fusewright.compiler.pipeline import optimize as optimize
     from fusewright.judge import judge as judge
     from fusewright.judge.findings import Finding as Finding
     from fusewright.judge.findings import Verdict as Verdict
@@ -25,7 +25,7 @@ _EXPORTS = {
     "Verdict": "fusewright.judge.findings",
     "judge": "fusewright",
     "load_problem": "fusewright.common.problem_file",
-    "optimize": "fusewright.compiler.pipeline",
+    "optimize": "fusewright.api.optimize",
 }
 __all__ = ["Finding", "Problem", "Verdict", "judge", "load_problem", "optimize"]
 

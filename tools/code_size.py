@@ -30,7 +30,6 @@ EXCEPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "devicelib/cpp/team.h": "a table of operands and reductions, one section each",
         "devicelib/cuda/operand.cuh": "a table of operands, one section each",
-        "compiler/pipeline.py": "whole models and models in parts take the same steps",
         "judge/evidence/oracle.py": "one class: all of it asks one problem's two models",
     }
 )

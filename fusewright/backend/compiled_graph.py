@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import (
@@ -37,10 +38,17 @@ log = logging.getLogger("fusewright")
 
 @dataclass(frozen=True)
 class Variant:
-    """Kernels for some calls. sizes: of every argument that changes; None where any will do."""
+    """Kernels for some calls. sizes: of every argument that changes; None where any will do.
+    copied: positions of arguments that have gaps in memory, of which kernels get copies."""
 
     sizes: tuple[tuple[object, ...], ...]
-    run: Callable[..., Any]
+    module: Callable[..., Any]
+    copied: tuple[int, ...] = ()
+
+    def run(self, arguments: list[Any]) -> Any:
+        for k in self.copied:
+            arguments[k] = arguments[k].contiguous()
+        return self.module(*arguments)
 
     def serves(self, sizes: Sequence[Sequence[object]]) -> bool:
         return all(
@@ -70,17 +78,19 @@ class CompiledGraph:
         sizes = [_sizes(arguments[k]) for k in self._graph.changing]
         for variant in self._variants:
             if variant.serves(sizes):
-                return variant.run(*arguments)
+                return variant.run(arguments)
         if len(self._variants) == MOST_VARIANTS:
             return self._given(*given)
         variant = self._variant(arguments, sizes)
         self._variants.append(variant)
         with _disable_current_modes() if _pytorch_looks_on() else nullcontext():
-            return variant.run(*arguments)
+            return variant.run(arguments)
 
     def _variant(self, arguments: list[Any], sizes: Sequence[tuple[object, ...]]) -> Variant:
         module = self._graph.module
         name = f"{self._kind} graph of {len(module.graph.graph.nodes)} nodes"
+        copied = self._with_gaps(arguments)
+        arguments = [a.contiguous() if k in copied else a for k, a in enumerate(arguments)]
         device = next((a.device.type for a in arguments if isinstance(a, torch.Tensor)), "cpu")
         try:
             machine, _ = resolve_target(self._options.target or device)
@@ -94,7 +104,15 @@ class CompiledGraph:
             return Variant(tuple(sizes), module)
         made, fused = found
         log.info("%s: %d kernels", name, len(made.kernels))
-        return Variant(self._free(made, arguments, sizes), fused)
+        return Variant(self._free(made, arguments, sizes), fused, copied)
+
+    def _with_gaps(self, arguments: Sequence[Any]) -> tuple[int, ...]:
+        """Tensors with gaps, as parts of a packed projection are, that may be copied: gradients may
+        lie as they like, where results of a forward pass lie as eager's."""
+        if self._kind != "backward":
+            return ()
+        tensors = ((k, a) for k, a in enumerate(arguments) if isinstance(a, torch.Tensor))
+        return tuple(k for k, t in tensors if not is_non_overlapping_and_dense_or_false(t))
 
     def _free(
         self, made: Compilation, arguments: Sequence[Any], sizes: Sequence[tuple[object, ...]]

@@ -20,6 +20,7 @@ from torch.fx import GraphModule
 from fusewright.backend.compiled_graph import CompiledGraph
 from fusewright.backend.gradient_decompositions import gradient_decompositions
 from fusewright.compiler.options import Options
+from fusewright.errors import BadUsage
 
 
 def fusewright(
@@ -34,6 +35,11 @@ def fusewright(
     What has no kernels runs as the graph has it; see `CompiledGraph`.
     """
     asked = Options.of(options)
+    if asked.dynamic_shapes:
+        raise BadUsage(
+            "options: dynamic_shapes is one of fusewright.optimize; torch.compile has dynamic=True "
+            "and torch._dynamo.mark_dynamic."
+        )
     if not _records_gradients(graph, example_inputs):
         run: Callable[..., Any] = torch.compiler.disable(  # type: ignore[no-untyped-call]
             CompiledGraph(graph, asked, "inference")

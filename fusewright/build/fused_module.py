@@ -20,22 +20,17 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from fusewright.common.call_arguments import call
-from fusewright.emit.emitted_file import GeneratedForward
 from fusewright.emit.runtime import LIBRARY_FUNCTION, cuda_flags
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BuildFailed, CaptureFailed, ToolMissing
-from fusewright.frontend.flat_module import flat_arguments
 from fusewright.targets.target import Target
 
 COMPILE_SECONDS = 300
@@ -167,12 +162,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(timeout=LEAVE_S)
 
 
-def values_of(kind: type[nn.Module]) -> dict[str, Any]:
-    """The module-level names that `forward` of a class reads."""
-    found: dict[str, Any] = inspect.unwrap(kind.forward).__globals__
-    return found
-
-
 def scope_of(module: nn.Module) -> EmitScope:
     """The names by which the text for `fused_module` reaches the module's classes and globals."""
     kinds = dict.fromkeys(type(child) for child in module.modules())
@@ -194,7 +183,7 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
             "Define it in the class."
         )
     if not text:
-        return _twin(module, {}, {})
+        return twin_of(module, {}, {})
     kinds = dict.fromkeys(type(child) for child in module.modules())
     scope: dict[str, Any] = {
         "_FUSEWRIGHT_CLASSES": [k for k in kinds if not k.__module__.startswith("torch.")],
@@ -211,7 +200,7 @@ def fused_module(module: nn.Module, text: str) -> nn.Module:
     }
     fused = type(f"Fused{kind.__name__}", (kind,), members)
     scope["ModelNew"] = fused
-    return _twin(module, {id(module): fused}, {})
+    return twin_of(module, {id(module): fused}, {})
 
 
 def _methods(written: type) -> dict[str, object]:
@@ -219,68 +208,7 @@ def _methods(written: type) -> dict[str, object]:
     return {name: value for name, value in vars(written).items() if not name.startswith("__")}
 
 
-def module_of_parts(
-    module: nn.Module, text: str, parts: Mapping[str, Sequence[nn.Module]]
-) -> nn.Module:
-    """A twin of `module` in which some submodules have a `forward` of the emitted text.
-
-    parts: name of a class in the text -> the submodules that are of it.
-    """
-    kinds = dict.fromkeys(type(child) for child in module.modules())
-    values = {
-        f"_FUSEWRIGHT_VALUES_OF_{name}": values_of(type(children[0]))
-        for name, children in parts.items()
-    }
-    own = [k for k in kinds if not k.__module__.startswith("torch.")]
-    scope: dict[str, Any] = {"_FUSEWRIGHT_CLASSES": own, **values}
-    filename = f"<fusewright {next(_numbers)}: {type(module).__name__}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    exec(compile(text, filename, "exec"), scope)
-    new: dict[int, type[nn.Module]] = {}
-    for name, children in parts.items():
-        kind = type(children[0])
-        members = {
-            **_methods(scope[name]),
-            "reference_forward": kind.forward,
-            "__module__": kind.__module__,
-            "__doc__": kind.__doc__,
-        }
-        scope[name] = type(name, (kind,), members)
-        new |= {id(child): scope[name] for child in children}
-    return _twin(module, new, {})
-
-
-def warn_if_refused(
-    fused: nn.Module, new: GeneratedForward, inputs: Sequence[object], device: str
-) -> None:
-    """Say which condition of the guard of `fused` does not hold for these inputs, if any.
-
-    Inputs of another device say nothing: the module is yet to be moved.
-    """
-    tensors = flat_arguments(fused, inputs).tensors
-    if any(t.device.type != device for t in (*tensors, *fused.parameters())):
-        return
-    if why := _refusal(fused, new, inputs):
-        warnings.warn(
-            "fusewright.optimize: calls with such example inputs run "
-            f"{type(fused).__name__}'s own forward: {why}. "
-            "Give it what later calls will have: a module without hooks, and tensors without gaps.",
-            stacklevel=3,
-        )
-
-
-def _refusal(fused: nn.Module, new: GeneratedForward, inputs: Sequence[object]) -> str:
-    """Which condition does not hold, in words; or ""."""
-    body = [*new.prelude, f"return ({' and '.join(new.conditions)})"]
-    lines = [f"def asked(self, {new.signature}):", *(f"    {line}" for line in body)]
-    found: dict[str, Any] = {}
-    exec("\n".join(lines), type(fused).forward.__globals__, found)
-    with torch.no_grad():
-        holds = call(partial(found["asked"], fused), inputs)
-    return "" if holds else str(holds)
-
-
-def _twin(
+def twin_of(
     module: nn.Module, new: Mapping[int, type[nn.Module]], known: dict[int, nn.Module]
 ) -> nn.Module:
     """The same module in another object: tensors, attributes, hooks are shared; registries are not.
@@ -295,5 +223,5 @@ def _twin(
         twin.__dict__[name] = copy.copy(value) if name in registries else value
     for name, child in module._modules.items():
         if child is not None:
-            twin._modules[name] = known.get(id(child)) or _twin(child, new, known)
+            twin._modules[name] = known.get(id(child)) or twin_of(child, new, known)
     return twin

@@ -119,6 +119,22 @@ def takes(signature: inspect.Signature, positional: Any, named: Any) -> bool:
     return True
 
 
+def as_called(
+    function: Callable[..., Any], positional: Sequence[object], named: Mapping[str, object]
+) -> Inputs:
+    """The call of a function whose signature takes it: arranged, unless a wrapper might notice."""
+    signature = signature_of(function, bound=False)
+    if signature is None or is_wrapped(function):
+        return Inputs([*positional, *named.values()], named)
+    return arranged(signature, positional, named)
+
+
+def is_wrapped(function: Callable[..., Any]) -> bool:
+    """Whether it only takes what another function has in its signature, as a decorator's does. What
+    goes by position there need not do the same by name."""
+    return hasattr(function, "__wrapped__")
+
+
 def arranged(
     signature: inspect.Signature, positional: Sequence[object], named: Mapping[str, object]
 ) -> Inputs:

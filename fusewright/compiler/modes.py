@@ -7,7 +7,7 @@ mode. Both stand in one file, which has each kernel that they share once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -105,11 +105,16 @@ def in_modes(
     return InModes(name, first, second)
 
 
-@contextmanager
-def in_other_mode(module: nn.Module) -> Iterator[None]:
+def in_other_mode(module: nn.Module) -> AbstractContextManager[None]:
     """Train mode in place of eval mode, or the other way round, for all submodules."""
+    return in_mode(module, training=not module.training)
+
+
+@contextmanager
+def in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    """Within the block, all submodules are in one mode."""
     flags = [(child, child.training) for child in module.modules()]
-    module.train(not module.training)
+    module.train(training)
     try:
         yield
     finally:

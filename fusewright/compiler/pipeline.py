@@ -7,7 +7,6 @@ problem -> capture -> rewrite -> attention -> gemm -> conv -> scan -> target low
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -23,11 +22,8 @@ from fusewright.build.fused_module import (
     cache_folder,
     cross_compile,
     fused_module,
-    module_of_parts,
     require_tools,
     scope_of,
-    values_of,
-    warn_if_refused,
 )
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_symbols import CXX_NAMES, symbols
@@ -35,9 +31,9 @@ from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.shared_kernels import SharedKernels
 from fusewright.codegen.value_names import ValueNames
 from fusewright.common.atomic_write import check_writable, write_atomically
-from fusewright.common.call_arguments import Inputs, call, read, signature_of
+from fusewright.common.call_arguments import Inputs
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
-from fusewright.common.timing_lock import Need, Turn
+from fusewright.common.timing_lock import Turn
 from fusewright.compiler.compilation import (
     NO_RULES,
     Comment,
@@ -46,7 +42,7 @@ from fusewright.compiler.compilation import (
     make,
     printed_as,
 )
-from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
+from fusewright.compiler.memory_need import Settle, Sized, Sizes, sizes_observed, sizes_of
 from fusewright.compiler.modes import MODE_NAMES, InModes, in_modes
 from fusewright.compiler.verdict import (
     STANDARD_OUTPUT,
@@ -61,7 +57,6 @@ from fusewright.emit.emitted_file import (
     OtherMode,
     alias,
     emit_bare_class,
-    emit_classes,
     emit_file,
     emit_parts,
     generated_forward,
@@ -78,7 +73,7 @@ from fusewright.emit.module_table import class_text
 from fusewright.emit.python_text import NameScope
 from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope
-from fusewright.errors import BadUsage, CaptureFailed, ToolMissing
+from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_size, leading
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
@@ -108,7 +103,6 @@ from fusewright.tune.search_space import MODEL, TuneChoice, choices
 from fusewright.tune.tuner import DEFAULT, cached_or, tune, untuned
 
 Progress = Callable[[str], None]
-Settle = Callable[[Need], None]
 TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
 NOT_ASKED = "the file was neither compiled nor run, as --no-verify asks"
 
@@ -168,7 +162,7 @@ def _emitted(modes: InModes, module: nn.Module, problem: Problem) -> tuple[str, 
     if not made.replaced:
         return rename_only(problem.source, path, unchanged_header(record)), ""
     classes = _own_classes(problem) | {type(module): "ModelNew"}
-    runtime, forward = _code_in_modes(modes, module, EmitScope(classes, vars(problem.module)))
+    runtime, forward = code_in_modes(modes, module, EmitScope(classes, vars(problem.module)))
     lines = header(problem.path.name, made.plan.target.name, modes.notes)
     text = emit_file(problem.source, path, lines, runtime, forward)
     return text, str(runtime) if modes.shared.functions else ""
@@ -178,10 +172,10 @@ def _code(
     made: Compilation, module: nn.Module, scope: EmitScope
 ) -> tuple[Runtime, GeneratedForward]:
     """The emitted kernels and the emitted `forward`, for the mode that it was made in."""
-    return _code_in_modes(InModes(MODE_NAMES[module.training], made), module, scope)
+    return code_in_modes(InModes(MODE_NAMES[module.training], made), module, scope)
 
 
-def _code_in_modes(
+def code_in_modes(
     modes: InModes, module: nn.Module, scope: EmitScope
 ) -> tuple[Runtime, GeneratedForward]:
     """The same with what was made for the other mode."""
@@ -257,7 +251,7 @@ def optimize_file(
         progress("planning and generating kernels")
         work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
         begin = judging.begin if judging and level == "off" else _nothing
-        sized = _Sized(machine.device, settle if here else _quiet, progress, begin)
+        sized = Sized(machine.device, settle if here else _quiet, progress, begin)
         settings = precision, rules, work, progress, sized, mode, dynamic
         file = _file(problem, module, given, machine, *settings)
         about = file.degenerate, None, file.parts, sized.need
@@ -319,25 +313,6 @@ def _compiled_elsewhere(file: _File, machine: Target, progress: Progress) -> str
     return cross_compile(cuda_source(file.kernels, machine), machine)
 
 
-class _Sized:
-    """Told a model's sizes: what it needs is said and asked for, once."""
-
-    def __init__(
-        self, device: str, settle: Settle, progress: Progress, begin: Callable[[], None]
-    ) -> None:
-        """begin: called as soon as there is memory for all that comes."""
-        self.need: Need | None = None
-        self._device, self._settle, self._progress = device, settle, progress
-        self._begin = begin
-
-    def __call__(self, sizes: Sizes) -> None:
-        if self.need is None:
-            self.need = need(sizes, self._device)
-            self._progress(f"having {self.need}")
-            self._settle(self.need)
-            self._begin()
-
-
 def explain_file(
     problem_path: Path,
     *,
@@ -354,42 +329,6 @@ def explain_file(
     return _file(problem, module, given, machine, *settings, dynamic=dynamic).record
 
 
-def optimize(
-    module: nn.Module,
-    example_inputs: Sequence[object] | Mapping[str, object],
-    target: str | None = None,
-    dynamic_shapes: Wanted = NOTHING_ASKED,
-) -> nn.Module:
-    """A module that shares every parameter and buffer with `module`, with a fused `forward`.
-
-    example_inputs: what get_inputs() of a problem file would return: the arguments of forward by
-    position, or a dict of names, or both as [[...], {...}].  target: as on the command line.
-    dynamic_shapes: the size that is to be free, if it is not the leading one of the inputs: names
-    of arguments, and the dimension of each, as in {"x": (1,)}.  The result is built but not judged:
-    use `fusewright.judge` on files for that. Warns where kernels would not run on the example
-    inputs, if these are on the target.
-    """
-    machine, here = resolve_target(target)
-    if not here:
-        raise ToolMissing(
-            f"{machine.name} is not on this machine; emit a file with `optimize` instead."
-        )
-    require_tools(machine)
-    inputs = _example_call(module, example_inputs)
-    asked = asked_size(module, inputs, dynamic_shapes)
-    try:
-        made = make(module, inputs, machine, asked=asked)
-        if not made.replaced:
-            return fused_module(module, "")
-        modes = in_modes(module, inputs, made, NO_RULES, _check_rules)
-        runtime, new = _code_in_modes(modes, module, scope_of(module))
-    except CaptureFailed as error:
-        return _optimize_parts(module, inputs, machine, str(error))
-    fused = fused_module(module, emit_bare_class(runtime, new))
-    warn_if_refused(fused, new, inputs, machine.device)
-    return fused
-
-
 def make_fused(
     module: nn.Module,
     inputs: Sequence[object],
@@ -404,49 +343,11 @@ def make_fused(
     require_tools(machine)
     asked = None if with_batch is None else leading(with_batch)
     made = make(module, inputs, machine, precision, rules, asked=asked)
-    _check_rules(made, rules)
+    check_rules(made, rules)
     if not made.replaced:
         return None
     runtime, new = _code(made, module, scope_of(module))
     return made, fused_module(module, emit_bare_class(runtime, new))
-
-
-def _example_call(
-    module: nn.Module, given: Sequence[object] | Mapping[str, object]
-) -> Sequence[object]:
-    """The call that example inputs stand for."""
-    kind = type(module).__name__
-    try:
-        found = read(given, signature_of(type(module).forward, bound=False))
-    except TypeError as error:
-        raise CaptureFailed(f"{kind}.forward does not take these inputs: {error}.") from error
-    if found is None:
-        raise CaptureFailed(
-            f"The example inputs of {kind}.forward are a {type(given).__name__}: give a list or "
-            "tuple of its arguments, or a dict of their names."
-        )
-    return found
-
-
-def _optimize_parts(
-    module: nn.Module, inputs: Sequence[object], machine: Target, why: str
-) -> nn.Module:
-    """`optimize` for a module that cannot be captured as a whole: warns, with the reason."""
-    calls = observed(module, lambda: call(module, inputs))
-
-    def scope(child: nn.Module, name: str) -> EmitScope:
-        reach = f"_FUSEWRIGHT_VALUES_OF_{name}[{{0!r}}]"
-        return replace(scope_of(module), values=values_of(type(child)), reach=reach)
-
-    parts = make_parts(module, calls, machine, "eager", NO_RULES, why, scope)
-    warnings.warn(f"fusewright.optimize: {parts.record(type(module).__name__)}", stacklevel=3)
-    if not parts.chosen.taken:
-        return fused_module(module, "")
-    runtime, classes = _code_of_parts(parts, scope)
-    taken = {
-        t.made.name: [module.get_submodule(path) for path in t.paths] for t in parts.chosen.taken
-    }
-    return module_of_parts(module, emit_classes(runtime, classes), taken)
 
 
 def _load(
@@ -551,28 +452,28 @@ def make_parts(
         taken = frozenset[str]().union(*(symbols(t.name) for p in parts for t in p.made.texts))
         made = design(made.given, machine, precision, rules, names=replace(CXX_NAMES, taken=taken))
         try:
-            _check_rules(made, rules)
+            check_rules(made, rules)
         except BadUsage as error:
             raise CaptureFailed(f"{kind}: {error}") from error
-        _code(made, child, _as_part(scope(child, f"Fused{kind}"), f"Fused{kind}", 1))
+        _code(made, child, as_part(scope(child, f"Fused{kind}"), f"Fused{kind}", 1))
         parts.append(Part(names.fresh(f"Fused{kind}"), made))
         return parts[-1]
 
     return Parts(machine, choose(module, calls, attempt), why)
 
 
-def _as_part(scope: EmitScope, name: str, number: int) -> EmitScope:
+def as_part(scope: EmitScope, name: str, number: int) -> EmitScope:
     return replace(scope, own=name, part=number)
 
 
-def _code_of_parts(
+def code_of_parts(
     parts: Parts, scope: Callable[[nn.Module, str], EmitScope]
 ) -> tuple[Runtime, list[NewClass]]:
     """The emitted kernels of all parts, and the classes of these."""
     classes, comments = list[NewClass](), dict[str, Comment]()
     for number, taken in enumerate(parts.chosen.taken, 1):
         name, child = taken.made.name, taken.module
-        own = _as_part(scope(child, name), name, number)
+        own = as_part(scope(child, name), name, number)
         new = _forward(taken.made.made, parts.shared, child, own)
         comments = taken.made.made.comments(child, parts.shared) | comments
         classes.append(NewClass(name, class_text(type(child), own), taken.paths, new))
@@ -618,12 +519,12 @@ def _file(
     asked = asked_size(module, given.inputs, dynamic)
     try:
         made = make(module, given.inputs, machine, precision, rules, asked=asked)
-        _check_rules(made, rules)
+        check_rules(made, rules)
         sized(sizes_of(made.given.graph))
         made = tuned(made, progress)
         modes = InModes(MODE_NAMES[module.training], made)
         if mode == "both":
-            modes = in_modes(module, given.inputs, made, rules, _check_rules)
+            modes = in_modes(module, given.inputs, made, rules, check_rules)
         text, runtime = _emitted(modes, module, problem)
         reports = tuple(r for m in modes.made for r in step_reports(m.plan, m.descriptions))
         degenerate = is_degenerate(made.captured.graph)
@@ -643,12 +544,7 @@ def _file(
         return EmitScope(named, vars(problem.module))
 
     parts = make_parts(module, calls, machine, precision, rules, why, scope)
-    if broken := sorted({"no-library", "no-workspace"} & rules):
-        raise BadUsage(
-            f"--rules {','.join(broken)} cannot be kept: the model can only be taken in parts, and "
-            f"PyTorch calculates what is between them. {why} Or drop the rule: all others are kept "
-            "by each part that gets kernels."
-        )
+    check_rules_of_parts(rules, why)
     record = _anywhere(parts.record(name), problem)
     reports = tuple(r for m in parts.made for r in step_reports(m.plan, m.descriptions))
     text, runtime = _text_of_parts(parts, problem, record, scope)
@@ -662,7 +558,7 @@ def _text_of_parts(
     nothing is new."""
     path = str(problem.path)
     if parts.chosen.taken:
-        runtime, classes = _code_of_parts(parts, scope)
+        runtime, classes = code_of_parts(parts, scope)
         left = [_anywhere(line, problem) for line in parts.left]
         lines = header_of_parts(problem.path.name, parts.machine.name, parts.notes, left)
         return emit_parts(problem.source, path, lines, runtime, classes), str(runtime)
@@ -709,7 +605,17 @@ def _as_planned(made: Compilation, _: Progress) -> Compilation:
     return made
 
 
-def _check_rules(made: Compilation, rules: frozenset[str]) -> None:
+def check_rules_of_parts(rules: frozenset[str], why: str) -> None:
+    """Raise BadUsage for a rule that a model in parts breaks. why: it is one."""
+    if broken := sorted({"no-library", "no-workspace"} & rules):
+        raise BadUsage(
+            f"--rules {','.join(broken)} cannot be kept: the model can only be taken in parts, and "
+            f"PyTorch calculates what is between them. {why} Or drop the rule: all others are kept "
+            "by each part that gets kernels."
+        )
+
+
+def check_rules(made: Compilation, rules: frozenset[str]) -> None:
     """Raise BadUsage for a rule that the plan breaks."""
     planned = made.plan
     scratch = {text.name for text in made.texts if text.launch.workspace}

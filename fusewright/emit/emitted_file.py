@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torch import nn
 
 from fusewright.codegen.kernel_text import KernelText
+from fusewright.common.call_arguments import is_wrapped
 from fusewright.emit.formatter import WIDTH, comment, indented, tidy, wrap
 from fusewright.emit.forward import forward_body
 from fusewright.emit.guard import guard
@@ -28,11 +30,14 @@ from fusewright.emit.module_table import ModuleTable
 from fusewright.emit.python_text import literal, parameters, signature_text
 from fusewright.emit.runtime import Runtime, cpp_runtime, cuda_runtime
 from fusewright.emit.runtime_snippets import Snippet
+from fusewright.emit.same_files import same_files
 from fusewright.emit.scope import EmitScope
 from fusewright.frontend.capture import Captured
 from fusewright.fusion.planner import Plan
 from fusewright.kernels.interface import Condition
 from fusewright.targets.target import Target
+
+NO_FILES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,8 @@ def generated_forward(
     asked = guard(captured, module, scope, plan.target, plan.precision, conditions)
     workspaces = {b.name: b.launch.workspace for b in kernels if b.launch.workspace}
     body = forward_body(captured, plan, kernels, function_of, asked, workspaces)
-    signature, call = signature_text(parameters(module))
+    wrapped = is_wrapped(type(module).forward)
+    signature, call = signature_text(parameters(module), wrapped=wrapped)
     count = f"{len(kernels)} fused kernel{'s' * (len(kernels) != 1)}"
     return GeneratedForward(
         signature,
@@ -171,10 +177,7 @@ def emit_parts(
     """The user's text as it is, then classes for some submodules, ModelNew, whose constructor gives
     these submodules their classes, and what they call."""
     lines = lines_with_torch(source, path)
-    classes = [line for part in parts for line in _subclass(part)]
-    table = [line for part in parts for line in _places(part)]
-    paths = ["_FUSEWRIGHT_PARTS = {  # class -> where its instances are", *table, "}"]
-    return _under(header, _with_runtime(runtime, [*lines, "", "", *classes, *paths, *_MODEL_NEW]))
+    return _under(header, _with_runtime(runtime, [*lines, "", "", *_with_parts("Model", parts)]))
 
 
 def alias(source: str, path: str, header: Sequence[str]) -> str:
@@ -186,6 +189,38 @@ def emit_bare_class(runtime: Runtime, forward: GeneratedForward) -> str:
     """A bare `class ModelNew` with the new `forward`, and what it calls, for a module that has no
     file."""
     return emit_classes(runtime, [NewClass("ModelNew", "", (), forward)])
+
+
+def emit_subclasses(runtime: Runtime, parts: Sequence[NewClass]) -> str:
+    """Classes with a new `forward`, whose bases have a name where it runs, and what they call."""
+    lines = [line for part in parts for line in _subclass(part)]
+    return _under([], _with_runtime(runtime, ["import torch", "", "", *lines]))
+
+
+def emit_module_file(
+    header: Sequence[str],
+    imports: Sequence[str],
+    base: str,
+    runtime: Runtime | None = None,
+    parts: Sequence[NewClass] = (),
+    files: Mapping[str, str] = NO_FILES,
+) -> str:
+    """A file with `ModelNew`, derived from a class that the file imports.
+
+    base: its name.  parts: classes for some submodules, or one for all of it, whose path is "".
+    files: of the classes that it imports, module -> digest.
+    """
+    lines = ["import torch", *[""] * bool(imports), *imports, ""]
+    if runtime is None:
+        return _under(header, [*lines, f"ModelNew = {base}"])
+    lines.append("")
+    whole = [part.paths for part in parts] == [("",)]
+    if whole:
+        lines += [*_subclass(parts[0]), f"ModelNew = {parts[0].name}"]
+    else:
+        lines += _with_parts(base, parts)
+    asked = same_files(files, [part.name for part in parts]) if files else []
+    return _under(header, [*_with_runtime(runtime, lines), *asked])
 
 
 def emit_classes(runtime: Runtime, parts: Sequence[NewClass]) -> str:
@@ -203,8 +238,8 @@ def emit_classes(runtime: Runtime, parts: Sequence[NewClass]) -> str:
 
 _MODEL_NEW = """
 
-class ModelNew(Model):
-    \"\"\"Model, where some submodules run kernels.\"\"\"
+class ModelNew({base}):
+    \"\"\"{base}, where some submodules run kernels.\"\"\"
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -217,8 +252,16 @@ class ModelNew(Model):
     @staticmethod
     def fusewright_status():
         \"\"\"Calls of each class with kernels: with them, and without, by what did not hold.\"\"\"
-        return {kind.__name__: kind.fusewright_status() for kind in _FUSEWRIGHT_PARTS}
-""".rstrip().split("\n")
+        return {{kind.__name__: kind.fusewright_status() for kind in _FUSEWRIGHT_PARTS}}
+""".rstrip()
+
+
+def _with_parts(base: str, parts: Sequence[NewClass]) -> list[str]:
+    """Classes for submodules, and `ModelNew`, derived from `base`, which gives them these."""
+    classes = [line for part in parts for line in _subclass(part)]
+    table = [line for part in parts for line in _places(part)]
+    paths = ["_FUSEWRIGHT_PARTS = {  # class -> where its instances are", *table, "}"]
+    return [*classes, *paths, *_MODEL_NEW.format(base=base).split("\n")]
 
 
 def _joined(conditions: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import Containers, EmitScope, reached
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.capture import Captured
-from fusewright.ir.graph import BatchSize, FreeSize, Node, numel, toposort
+from fusewright.ir.graph import BatchSize, FreeSize, Graph, Node, numel, toposort
 from fusewright.kernels.interface import Condition, FullFloat32, RoundsAsTf32
 from fusewright.targets.target import Target
 
@@ -113,6 +113,8 @@ class _Guard:
         self.model = model_guard(captured, module, scope, self.values)
         self.snippets: set[Snippet] = set()
         self.batch = self.names.fresh(self.free.name) if self.free else ""
+        cuda = target.language == "cuda"
+        self.anywhere = _read_by_calls_alone(captured.graph) if cuda else frozenset()
 
     def guard(self) -> ForwardGuard:
         if self.target.language == "cuda":
@@ -205,8 +207,10 @@ class _Guard:
         for name, path in self.parts:
             yield f"{name} = {path} if alike else None"
         if self.target.language == "cuda":
-            x = next((name for name, _ in self._tensors()), "None")
-            yield f"device = {x}.get_device() if type({x}) is torch.Tensor and {x}.is_cuda else -1"
+            there = (name for name, leaf in self._tensors() if id(leaf) not in self.anywhere)
+            x = next(there, "None")
+            known = f"isinstance({x}, torch.Tensor) and {x}.is_cuda"
+            yield f"device = {x}.get_device() if {known} else -1"
         if self.batch:
             yield f"{self.batch} = {self._batch_source()} else 0"
 
@@ -215,7 +219,7 @@ class _Guard:
         assert self.free is not None, "there is one"
         size = BatchSize(1, self.free.name)
         for name, leaf in self._tensors():
-            whole, known = numel(leaf.shape), f"type({name}) is torch.Tensor"
+            whole, known = numel(leaf.shape), f"isinstance({name}, torch.Tensor)"
             if size in leaf.shape and isinstance(whole, BatchSize):
                 others = f" // {whole.multiple}" if whole.multiple > 1 else ""
                 return f"{name}.numel(){others} if {known}"
@@ -257,7 +261,9 @@ class _Guard:
         number = self.scope.number  # parts, and modes, remember apart
         key = f"({batch}, {number})" if number else batch
         asked += [
-            tensor_condition(places.get(name, name), name, leaf, self.batch, device)
+            _single(name, leaf)
+            if id(leaf) in self.anywhere
+            else tensor_condition(places.get(name, name), name, leaf, self.batch, device)
             for name, leaf in leaves.items()
         ]
         if self.free:  # behind the tensors, which say why it is unknown
@@ -340,3 +346,18 @@ def _within(variable: str, free: FreeSize) -> GuardCondition:
     if free.least == 1:
         return GuardCondition(variable, f"{free.words} is 0")
     return GuardCondition(f"{variable} >= {free.least}", f"{free.words} is less than {free.least}")
+
+
+def _read_by_calls_alone(graph: Graph) -> frozenset[int]:
+    """Inputs of one element that only library calls read, which take it from the CPU, too: there
+    PyTorch's attention leaves what its random numbers began with, for its derivative."""
+    outside = {id(n) for n in (*graph.outputs, *(u.target for u in graph.updates))}
+    for n in toposort(graph.roots):
+        outside |= {id(a) for a in n.args if n.op != "library"}
+    return frozenset(id(n) for n in graph.inputs if not n.shape and id(n) not in outside)
+
+
+def _single(name: str, leaf: Node) -> GuardCondition:
+    plain = f"type({name}) is torch.Tensor and not {name}.requires_grad"
+    text = f"({plain} and {name}.dtype is {leaf.dtype} and not {name}.dim())"
+    return GuardCondition(text, f"{name} is not one element of {leaf.dtype}")

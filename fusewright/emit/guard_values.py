@@ -75,7 +75,8 @@ class ValueConditions:
         """A name for what is asked twice, and the text that gives it; a plain name is its own."""
         if not re.fullmatch(r"\w+(\.\w+)+", text):
             return text, text
-        name = self.names.fresh(text.replace(".", "_"))
+        own = text.removeprefix(self.scope.reach.partition("{")[0])
+        name = self.names.fresh(own.replace(".", "_"))
         return name, f"{name} := {text}"
 
     def _same_function(self, text: str, function: object) -> str:

@@ -223,7 +223,7 @@ def defined(function: object, scope: EmitScope) -> str:
     """Where a function was defined, as the emitted file has it."""
     where = str(getattr(function, "__qualname__", getattr(function, "__name__", "")))
     outer, dot, inner = where.partition(".")
-    renamed = outer == "Model" and not scope.part
+    renamed = outer == "Model" and scope.own == "ModelNew"
     return f"ModelNew{dot}{inner}" if renamed else where
 
 

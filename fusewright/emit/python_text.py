@@ -6,7 +6,7 @@ import inspect
 import keyword
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -37,11 +37,15 @@ def parameters(module: nn.Module) -> tuple[inspect.Parameter, ...]:
     return tuple(inspect.signature(type(module).forward).parameters.values())[1:]
 
 
-def signature_text(found: Iterable[inspect.Parameter]) -> tuple[str, str]:
-    """The parameters as text without annotations, and how they are handed on in a call."""
+def signature_text(found: Sequence[inspect.Parameter], *, wrapped: bool = False) -> tuple[str, str]:
+    """The parameters as text without annotations, and how they are handed on in a call.
+
+    wrapped: whether to a wrapper, which is given by name what nobody need give.
+    """
     words: list[str] = []
     calls: list[str] = []
     only, bare = 0, True  # how many go by position only; no star yet, which names behind it need
+    wrapped = wrapped and not any(p.kind is p.VAR_POSITIONAL for p in found)
     for p in found:
         default = "" if p.default is p.empty else f"={literal(p.default)}"
         if p.kind is not p.POSITIONAL_ONLY and only == len(words) > 0 and "/" not in words:
@@ -52,7 +56,9 @@ def signature_text(found: Iterable[inspect.Parameter]) -> tuple[str, str]:
         bare = bare and p.kind not in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)
         star = "*" * (p.kind is p.VAR_POSITIONAL) or "**" * (p.kind is p.VAR_KEYWORD)
         words.append(f"{star}{p.name}{default}")
-        calls.append(f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else f"{star}{p.name}")
+        optional = p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty
+        named = p.kind is p.KEYWORD_ONLY or (wrapped and optional)
+        calls.append(f"{p.name}={p.name}" if named else f"{star}{p.name}")
     if words and only == len(words):
         words.append("/")
     return ", ".join(words), ", ".join(calls)

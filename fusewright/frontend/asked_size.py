@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from fusewright.common.call_arguments import bound, like, signature_of
-from fusewright.common.containers import Slot, Tree, leaves, taken
+from fusewright.common.containers import Slot, Tree, leaves
 from fusewright.errors import BadUsage
+from fusewright.frontend.flat_module import flat_arguments
 from fusewright.ir.graph import BATCH, LENGTH
 
 Wanted = Mapping[str, Collection[int]]
@@ -57,10 +58,17 @@ def asked_size(module: nn.Module, inputs: Sequence[object], wanted: Wanted) -> A
     if not wanted:
         return None
     text = ", ".join(f"{name}:{','.join(map(str, dims))}" for name, dims in wanted.items())
-    trees, tensors = taken(inputs)
-    signature = signature_of(type(module).forward, bound=False)
-    assert signature is not None, "forward is a function of Python"
-    given = bound(signature, like(inputs, trees))
+    flat, signature = (
+        flat_arguments(module, inputs),
+        signature_of(type(module).forward, bound=False),
+    )
+    if signature is None:
+        raise BadUsage(f"{text}: {type(module).__name__}.forward does not say its arguments.")
+    tensors = flat.tensors
+    try:
+        given = bound(signature, like(inputs, flat.trees))
+    except TypeError as error:
+        raise BadUsage(f"{text}: forward cannot be called with these inputs: {error}.") from error
     places: dict[tuple[int, int], int] = {}
     for name, dims in wanted.items():
         if name not in given:

@@ -62,8 +62,10 @@ class ForwardTrace:
 
 @contextmanager
 def put_back(module: nn.Module) -> Iterator[list[str]]:
-    """Plain attributes have their old values behind the block; names of those that had changed."""
+    """Plain attributes and hooks have their old values behind the block; names of those that had
+    changed."""
     before = {path: plain_attributes(child) for path, child in module.named_modules()}
+    hooks = [(child, name, held, {**held}) for child, name, held in hooks_of(module)]
     changed: list[str] = []
     try:
         yield changed
@@ -73,6 +75,18 @@ def put_back(module: nn.Module) -> Iterator[list[str]]:
             for path, child in module.named_modules()
             for name in restore(child, before.get(path, {}))
         ]
+        for child, name, held, had in hooks:
+            if held != had:
+                held.clear()
+                held.update(had)
+                changed.append(f"{type(child).__name__}.{name}")
+
+
+def hooks_of(module: nn.Module) -> Iterator[tuple[nn.Module, str, dict[int, object]]]:
+    """Every module in it with the names of its registries of hooks, and these."""
+    names = [name for name, value in vars(nn.Module()).items() if value == {} and "hooks" in name]
+    for child in module.modules():
+        yield from ((child, name, vars(child)[name]) for name in names if name in vars(child))
 
 
 @contextmanager

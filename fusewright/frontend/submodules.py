@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fusewright.common.call_arguments import Inputs, arranged, signature_of, split, takes
+from fusewright.common.call_arguments import Inputs, as_called, signature_of, takes
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.attribute_reads import INTERNAL, is_plain
 from fusewright.frontend.forward_trace import put_back
@@ -96,8 +96,19 @@ def observed(module: nn.Module, run: Callable[[], object]) -> Calls:
     calls: Calls = {}
     wanted = {id(child): child for child in module.modules() if child is not module}
     with _kept(module), _watched(wanted, calls), torch.no_grad():
+        before = _hooked(module)
         run()
+        hooked = _hooked(module) - before
+    for child in wanted.values():
+        if named := sorted(type(c).__name__ for c in child.modules() if id(c) in hooked):
+            why = f"sets forward hooks on {named[0]} while it runs"
+            calls[id(child)] = [replace(s, why_not=why) for s in calls.get(id(child), [])]
     return calls
+
+
+def _hooked(module: nn.Module) -> set[int]:
+    """The ids of modules in it that have forward hooks."""
+    return {id(c) for c in module.modules() if c._forward_hooks or c._forward_pre_hooks}
 
 
 def choose(
@@ -145,9 +156,9 @@ def _watched(wanted: dict[int, nn.Module], calls: Calls) -> Iterator[None]:
 
 def _signature(child: nn.Module, args: Sequence[object], kwargs: dict[str, Any]) -> Signature:
     signature = signature_of(type(child).forward, bound=False)
-    given = arranged(signature, args, kwargs) if signature else None
-    if signature is None or given is None or not takes(signature, *split(given)):
+    if signature is None or not takes(signature, args, kwargs):
         return Signature(why_not="is called with arguments that its forward does not name")
+    given = as_called(type(child).forward, args, kwargs)
     leaves, spec = pytree.tree_flatten([*given])
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):

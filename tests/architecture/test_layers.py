@@ -19,7 +19,7 @@ from tests.support.source import PACKAGE, Source, made_up
 # up when a user asks for one.
 LAYERS = (
     "__init__", "errors", "common", "judge", "ir", "targets", "frontend", "rewrite", "fusion",
-    "loopnest", "codegen", "kernels", "emit", "build", "report", "tune", "compiler",
+    "loopnest", "codegen", "kernels", "emit", "build", "report", "tune", "compiler", "api",
     "backend", "suite", "cli",
     "__main__",
 )  # fmt: skip

@@ -39,6 +39,7 @@ TEXT_IS_READ = {
     "emit/guard_values": "which texts are names",
     "emit/model_source": "the user's file",
     "emit/python_text": "characters that no name has",
+    "api/names": "which of the user's classes an emitted text names, as a file imports these",
     "report/kernel_notes": "an emitted file, all that `show` has of what was decided",
     "judge/evidence/legal_inputs": "messages of PyTorch",
     "judge/isolation/tensor_transport": "the name of the candidate's class",

@@ -262,3 +262,29 @@ def test_options() -> None:
 
 def test_it_is_found_by_name() -> None:
     assert "fusewright" in torch.compiler.list_backends()
+
+
+def test_saved_parts_of_a_packed_projection(caplog: pytest.LogCaptureFixture) -> None:
+    """What the forward pass leaves to the backward pass has gaps: kernels get copies."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in x.chunk(3, -1))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True) * torch.sigmoid(v)
+
+    torch.manual_seed(0)
+    drawn, weights = torch.randn(3, 6, 48), torch.rand(3, 2, 6, 8)
+    seen = []
+    for call, x in ((compiled(run), drawn), (run, drawn), (run, drawn.double())):
+        own = x.clone().requires_grad_()
+        (call(own) * weights).sum().backward()
+        seen.append(own.grad)
+    assert_as_good(*seen)
+    assert kernels(caplog)["backward"]
+
+
+@pytest.fixture(autouse=True)
+def _no_fallback(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
+    """No call runs its original behind kernels: that warns."""
+    yield
+    told = [str(w.message) for w in recwarn if "runs its original forward" in str(w.message)]
+    assert not told

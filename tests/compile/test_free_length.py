@@ -94,7 +94,7 @@ def test_other_lengths(name: str, built: Built) -> None:
 
 def test_the_text_calls_it_length(built: Built) -> None:
     text = built["norm"][0].text
-    assert "length = x.numel() // 96 if type(x) is torch.Tensor else 0" in text
+    assert "length = x.numel() // 96 if isinstance(x, torch.Tensor) else 0" in text
     assert '(length or _fusewright_no("the length is 0"))' in text
     assert "long length, long threads" in text
     assert "[3, length, 32]" in text

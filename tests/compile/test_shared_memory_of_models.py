@@ -145,7 +145,7 @@ def test_capture_leaves_a_module_in_several_places_as_it_was() -> None:
     linear = nn.Linear(6, 6)
     model = nn.Sequential(linear, nn.ReLU(), linear)
     weight = linear.weight
-    ours = fusewright.optimize(model, [torch.randn(4, 6)], target="cpu")
+    ours = fusewright.optimize(model, torch.randn(4, 6), options={"target": "cpu"})
     assert linear.weight is weight
     assert type(weight) is nn.Parameter
     assert not disagreements(ours, model, [torch.randn(4, 6)])

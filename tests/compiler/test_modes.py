@@ -208,7 +208,7 @@ def test_a_mode_that_cannot_be_captured_stays_as_written(tmp_path: Path) -> None
 @pytest.mark.filterwarnings("error")
 def test_the_api_serves_both_modes() -> None:
     model = nn.Sequential(nn.BatchNorm1d(8), nn.Tanh())
-    fused = fusewright.optimize(model, [torch.randn(4, 8)], target="cpu")
+    fused = fusewright.optimize(model, torch.randn(4, 8), options={"target": "cpu"})
     x = torch.randn(5, 8)
     with torch.no_grad():
         for mode in (False, True, False):

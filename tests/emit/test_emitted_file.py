@@ -196,7 +196,9 @@ def test_products_of_any_depth_are_kernels() -> None:
 def test_gpu_products_of_any_depth() -> None:
     torch.manual_seed(0)
     model = AnyDepth().cuda()
-    ours = fusewright.optimize(model, [torch.randn(1100, 1001, device="cuda")], target="cuda")
+    ours = fusewright.optimize(
+        model, torch.randn(1100, 1001, device="cuda"), options={"target": "cuda"}
+    )
     for rows in (2, 1100, 1333):
         x = torch.randn(rows, 1001, device="cuda")
         exact = copy.deepcopy(model).double()(x.double())

@@ -24,6 +24,8 @@ from torch.nn.utils import parametrizations, prune
 from torch.overrides import TorchFunctionMode
 from torch.torch_version import TorchVersion
 
+from fusewright.compiler.pipeline import emit_only
+from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.emit.model_guard import MOST_IN_FORWARD
 from fusewright.errors import CaptureFailed
 from tests.support.emitting import FEW_AND_MANY, Emitted, built_few_and_many, emit_text
@@ -216,7 +218,7 @@ INPUTS: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor], Sequence[An
     "odd storage offset": (True, lambda x, y: (uneven(x), uneven(y))),
     "the same tensor twice": (True, lambda x, y: (x, x)),
     "overlapping views": (True, lambda x, y: (x, x.view(-1)[:96].view(6, 16))),
-    "a parameter": (False, lambda x, y: (nn.Parameter(x), y)),
+    "a parameter": (True, lambda x, y: (nn.Parameter(x), y)),
     "needs a gradient": (True, lambda x, y: (x, y.clone().requires_grad_())),
     "a subclass": (False, lambda x, y: (x, y.as_subclass(Mine))),
     "sparse": (False, lambda x, y: (x, y.to_sparse())),
@@ -686,3 +688,27 @@ def test_an_unguardable_default_is_refused(tmp_path: Path) -> None:
     source = SOURCE.replace("twice=False", "twice=torch.nn.Identity()")
     with pytest.raises(CaptureFailed, match="the default of twice is a Identity"):
         emit_text(source, tmp_path)
+
+
+def test_one_element_that_only_library_calls_read(tmp_path: Path) -> None:
+    """It may lie on the CPU beside a GPU's tensors, as eager takes it."""
+    problem = tmp_path / "problem.py"
+    problem.write_text(
+        """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x, edge, factor):
+        return torch.tanh(x) * factor + torch.searchsorted(torch.sort(x[0])[0], edge)
+
+def get_inputs():
+    return [torch.randn(4, 64), torch.tensor(0.5), torch.tensor(2.0)]
+
+def get_init_inputs():
+    return []
+"""
+    )
+    _, text = emit_only(problem, out=STANDARD_OUTPUT, target="sm_90a")
+    assert 'edge is not one element of torch.float32"' in text
+    assert '_fusewright_tensor_matches("factor", factor, (), torch.float32, device)' in text
+    assert "not edge.requires_grad" in text

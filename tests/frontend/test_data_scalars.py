@@ -121,7 +121,7 @@ def test_a_number_of_arithmetic_stays_a_tensor() -> None:
 @pytest.mark.slow
 def test_kernels_take_numbers_of_the_data() -> None:
     module = Numbers([*FORWARDS.values()])
-    fused = fusewright.optimize(module, [X, T, N], target="cpu")
+    fused = fusewright.optimize(module, X, T, N, options={"target": "cpu"})
     for t, n in ((T, N), (torch.tensor(1.7), torch.tensor([-1]))):
         for name, a, b in zip(FORWARDS, fused(X, t, n), module(X, t, n), strict=True):
             assert (a.dtype, a.shape) == (b.dtype, b.shape), name

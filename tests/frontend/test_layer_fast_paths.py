@@ -212,6 +212,6 @@ def test_a_layer_by_itself_is_masked_as_eager() -> None:
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 def test_layers_on_a_gpu_are_as_eager(activation: str) -> None:
     model = layer(dropout=0.0, activation=activation).eval().requires_grad_(False).cuda()
-    fused = fusewright.optimize(model, [X.cuda()], target="cuda")
+    fused = fusewright.optimize(model, X.cuda(), options={"target": "cuda"})
     x = torch.randn(3, 5, 8).cuda()
     torch.testing.assert_close(fused(x), model(x), rtol=1e-6, atol=1e-5)

@@ -118,7 +118,7 @@ def test_what_is_assigned_to_lies_as_it_did(assign: Callable[[Tensor, Tensor], T
 @pytest.mark.slow
 def test_kernels_choose_by_masks() -> None:
     module = Masked([*FORWARDS.values()])
-    fused = fusewright.optimize(module, [X, M], target="cpu")
+    fused = fusewright.optimize(module, X, M, options={"target": "cpu"})
     for name, a, b in zip(FORWARDS, fused(X, ~M), module(X, ~M), strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape), name
         torch.testing.assert_close(a, b, msg=name)

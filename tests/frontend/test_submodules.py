@@ -356,8 +356,8 @@ def test_the_api_leaves_the_module_as_it_was(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, (x,) = problem.make_model(), problem.make_inputs()
     with pytest.warns(UserWarning, match=r"2 submodules fused.*"):
-        fused = fusewright.optimize(model, [x], target="cpu")
-    assert type(fused.first).__name__ == "FusedBlock"
+        fused = fusewright.optimize(model, x, options={"target": "cpu"})
+    assert fused.first._get_name() == "FusedBlock"
     assert type(model.first).__name__ == "Block"
     assert fused.first.enter.weight is model.first.enter.weight
     with torch.no_grad(), warnings.catch_warnings():
@@ -394,5 +394,5 @@ def test_hooks_of_the_module_itself_run_once() -> None:
     model.register_forward_hook(lambda _, __, made: made * 2)
     x = torch.randn(4, 8)
     with torch.no_grad(), nullcontext():
-        fused = fusewright.optimize(model, [x], target="cpu")
+        fused = fusewright.optimize(model, x, options={"target": "cpu"})
         torch.testing.assert_close(fused(x), model(x), rtol=1e-5, atol=1e-5)

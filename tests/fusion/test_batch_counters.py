@@ -132,7 +132,7 @@ def test_rows_that_need_not_be_count_nothing() -> None:
 def test_gpu_counts_as_eager(shape: tuple[int, ...]) -> None:
     model = nn.Sequential(nn.BatchNorm2d(8), nn.ReLU(), nn.BatchNorm2d(8)).cuda()
     x = torch.randn(shape, device="cuda")
-    ours = fusewright.optimize(model, [x], target="cuda")
+    ours = fusewright.optimize(model, x, options={"target": "cuda"})
     assert ready(ours, [x])
     for given in (x, x, torch.randn(2, *shape[1:], device="cuda")):
         assert disagreements(ours, model, [given], roundings=4) == []

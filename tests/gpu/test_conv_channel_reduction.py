@@ -80,7 +80,9 @@ def test_whole_models_are_as_good_as_eager(
 ) -> None:
     torch.manual_seed(9)
     module, shape = All(kernel, **more).to(dtype), (6, IN, *size)
-    new = fusewright.optimize(module, [torch.randn(shape).to(dtype)], target="cuda").cuda()
+    new = fusewright.optimize(
+        module, torch.randn(shape).to(dtype), options={"target": "cuda"}
+    ).cuda()
     module = module.cuda()
     exact = copy.deepcopy(module).double()
     x = torch.randn(shape, device="cuda").to(dtype)
@@ -109,7 +111,7 @@ def test_images_of_any_size() -> None:
     """Sums whose scales differ from channel to channel, and that have none in common."""
     torch.manual_seed(10)
     module, shape = All(3, padding=1), (3, IN, 24, 24)
-    new = fusewright.optimize(module, [torch.randn(shape)], target="cuda").cuda()
+    new = fusewright.optimize(module, torch.randn(shape), options={"target": "cuda"}).cuda()
     module = module.cuda()
     plain = torch.randn(shape, device="cuda")
     spike = plain.clone()

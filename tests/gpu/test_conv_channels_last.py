@@ -188,7 +188,7 @@ def test_whole_models_are_as_good_as_eager(
     else:
         module, x = laid_out(*copy.deepcopy(MODELS[name]))
     module, x = module.to(dtype).cuda(), x.to(dtype).cuda()
-    new = fusewright.optimize(module, [x], target="cuda").cuda()
+    new = fusewright.optimize(module, x, options={"target": "cuda"}).cuda()
     exact = copy.deepcopy(module).double()
     strange = x.clone()
     strange[0, 3, 5 % x.shape[2], 6], strange[-1, 9, 0, 2] = float("inf"), float("nan")

@@ -164,7 +164,7 @@ def test_whole_models_are_as_good_as_eager(
     torch.manual_seed(8)
     layer, x = laid_out(copy.deepcopy(MODELS[model][0]), MODELS[model][1], True)
     module, x = Tailed(layer).to(dtype).cuda(), x.to(dtype).cuda()
-    new = fusewright.optimize(module, [x], target="cuda").cuda()
+    new = fusewright.optimize(module, x, options={"target": "cuda"}).cuda()
     exact = copy.deepcopy(module).double()
     strange = x.clone()
     strange[0, 3].view(-1)[5], strange[-1, 9].view(-1)[0] = float("inf"), float("nan")

@@ -70,7 +70,7 @@ def test_whole_models_are_as_good_as_eager(name: str, dtype: torch.dtype) -> Non
     torch.manual_seed(3)
     module, shape = copy.deepcopy(MODELS[name])
     module, x = module.to(dtype).cuda(), torch.randn(shape, device="cuda").to(dtype)
-    new = fusewright.optimize(module, [x], target="cuda").cuda()
+    new = fusewright.optimize(module, x, options={"target": "cuda"}).cuda()
     exact = copy.deepcopy(module).double()
     for given in (x, x[:3] * 3, x[:2], x[:1], x[:0]):
         truth, theirs, ours = exact(given.double()), module(given), new(given)
@@ -94,7 +94,7 @@ def test_infinite_weights_matter_where_they_do_in_eager(name: str) -> None:
     torch.manual_seed(4)
     module, shape = copy.deepcopy(MODELS[name])
     module, x = module.cuda(), torch.rand(shape, device="cuda") + 1
-    new = fusewright.optimize(module, [x], target="cuda").cuda()
+    new = fusewright.optimize(module, x, options={"target": "cuda"}).cuda()
     weight = next(p for p in module.parameters() if p.dim() > 2).flatten(1)
     weight[:, 0], weight[:, -1] = torch.inf, torch.nan
     theirs, ours = module(x), new(x)

@@ -200,7 +200,7 @@ def test_whole_models_are_as_good_as_eager(name: str, monkeypatch: pytest.Monkey
     torch.manual_seed(8)
     layer, shape = EMITTED[name]
     module = Tailed(copy.deepcopy(layer))
-    new = fusewright.optimize(module, [torch.randn(shape)], target="cuda").cuda()
+    new = fusewright.optimize(module, torch.randn(shape), options={"target": "cuda"}).cuda()
     module = module.cuda()
     exact = copy.deepcopy(module).double()
     for batch in (shape[0], 7, 2, 1, 0):

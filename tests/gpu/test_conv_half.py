@@ -208,7 +208,9 @@ def test_whole_models_are_as_good_as_eager(
     torch.manual_seed(8)
     layer, shape = EMITTED[name]
     module = Tailed(copy.deepcopy(layer)).to(dtype)
-    new = fusewright.optimize(module, [torch.randn(shape).to(dtype)], target="cuda").cuda()
+    new = fusewright.optimize(
+        module, torch.randn(shape).to(dtype), options={"target": "cuda"}
+    ).cuda()
     module = module.cuda()
     exact = copy.deepcopy(module).double()
     for batch in (shape[0], 7, 2, 1, 0):

@@ -90,7 +90,9 @@ def test_whole_models_are_as_good_as_eager(
 ) -> None:
     torch.manual_seed(9)
     module, shape = All(kernel, channels, **more).to(dtype), (6, channels, *size)
-    new = fusewright.optimize(module, [torch.randn(shape).to(dtype)], target="cuda").cuda()
+    new = fusewright.optimize(
+        module, torch.randn(shape).to(dtype), options={"target": "cuda"}
+    ).cuda()
     module = module.cuda()
     x = torch.randn(shape, device="cuda").to(dtype)
     assert kernels(new, x) >= (1 if dtype is torch.float32 else len(TAILS))
@@ -107,7 +109,7 @@ def test_whole_models_are_as_good_as_eager(
 def test_volumes(size: tuple[int, ...]) -> None:
     torch.manual_seed(10)
     module, shape = Volume(), (4, 32, *size)
-    new = fusewright.optimize(module, [torch.randn(shape)], target="cuda").cuda()
+    new = fusewright.optimize(module, torch.randn(shape), options={"target": "cuda"}).cuda()
     module, x = module.cuda(), torch.randn(shape, device="cuda")
     for n in (4, 3, 1):
         compare(new, module, x[:n])
@@ -118,7 +120,7 @@ def test_images_of_any_size() -> None:
     """Sums whose scales differ from channel to channel, and that have none in common."""
     torch.manual_seed(11)
     module, shape = All(3, padding=1), (3, IN, 24, 24)
-    new = fusewright.optimize(module, [torch.randn(shape)], target="cuda").cuda()
+    new = fusewright.optimize(module, torch.randn(shape), options={"target": "cuda"}).cuda()
     module = module.cuda()
     bounded = tuple(
         k for k, name in enumerate(TAILS) if name in ("average", "of a line", "largest of all")
@@ -140,7 +142,7 @@ def test_full_float32() -> None:
     torch.backends.cudnn.allow_tf32 = False
     try:
         module, shape = All(3), (6, IN, 22, 26)
-        new = fusewright.optimize(module, [torch.randn(shape)], target="cuda").cuda()
+        new = fusewright.optimize(module, torch.randn(shape), options={"target": "cuda"}).cuda()
         x = torch.randn(shape, device="cuda")
         assert kernels(new, x) == len(TAILS)
         compare(new, module.cuda(), x, 2e-7)

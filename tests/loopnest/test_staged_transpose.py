@@ -234,7 +234,7 @@ def test_it_compiles_without_spills(target: str, tmp_path: Path) -> None:
 def test_gpu_values(row: str, shapes: list[tuple[int, ...]]) -> None:
     for kind in (torch.float32, HALF):
         model, inputs = Across(row, shapes[0][:1]), [tensor(s, kind) for s in shapes]
-        ours = fusewright.optimize(model, inputs, target="cuda").cuda()
+        ours = fusewright.optimize(model, *inputs, options={"target": "cuda"}).cuda()
         model, near = Across(row, shapes[0][:1]).cuda(), 2e-3 * bool(re.search("gelu|exp", row))
         alone = not re.search(r"\b[sy]\b", row)  # other sizes of x fit nothing else
         for count in (len(inputs[0]), *((8, 5, 0) if alone else ())):
@@ -247,7 +247,7 @@ def test_gpu_values(row: str, shapes: list[tuple[int, ...]]) -> None:
 @torch.no_grad()
 def test_gpu_a_buffer_in_place() -> None:
     x = tensor((300, 300)).nan_to_num(1.0, 2.0, 3.0)
-    ours = fusewright.optimize(Across(UPDATE, (300, 300)), [x], target="cuda").cuda()
+    ours = fusewright.optimize(Across(UPDATE, (300, 300)), x, options={"target": "cuda"}).cuda()
     theirs = Across(UPDATE, (300, 300)).cuda()
     for _ in range(3):
         assert torch.equal(ours(x.cuda()), theirs(x.cuda()))

@@ -197,7 +197,7 @@ def test_products_and_convolutions_write_into_the_joined_tensor(name: str, targe
 @torch.no_grad()
 def test_gpu_kernels_write_into_the_joined_tensor(name: str) -> None:
     module, x = large(name)
-    ours = fusewright.optimize(module, [x], target="cuda").cuda()
+    ours = fusewright.optimize(module, x, options={"target": "cuda"}).cuda()
     state = copy.deepcopy(module.cuda().state_dict())  # each time from the same running means
     for batch in (2, 7, len(x)):
         module.load_state_dict(state), ours.load_state_dict(state)

@@ -96,7 +96,7 @@ def test_gpu_both_sides(dtype: torch.dtype) -> None:
     texts = [t for t, left in CASES.items() if not left]
     eager = model(", ".join(texts))
     every = [[x.to(dtype) for x in given] for given in draws()]
-    ours = fusewright.optimize(eager, every[0], target="cuda").cuda()
+    ours = fusewright.optimize(eager, *every[0], options={"target": "cuda"}).cuda()
     for given in every:
         there = [x.cuda() for x in given]
         for text, found in zip(texts, ours(*there), strict=True):

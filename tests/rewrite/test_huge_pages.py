@@ -79,7 +79,7 @@ def test_the_emitted_calls_give_the_same_bits(row: str, monkeypatch: pytest.Monk
     assert len(paged_calls(row)) == WRITTEN[row]
     monkeypatch.setitem(TARGETS, "cpu", ALWAYS)
     model = Called(row)
-    ours = fusewright.optimize(model, [torch.randn(6, 4, 20, 24)])
+    ours = fusewright.optimize(model, torch.randn(6, 4, 20, 24))
     scope = type(ours).forward.__globals__
     memory, shapes = scope["_fusewright_on_huge_pages"], []
     counted = lambda *given: shapes.append(given) or memory(*given)  # noqa: E731

@@ -246,7 +246,7 @@ def test_pieces_are_read_where_they_lie(compiled: tuple[Case, nn.Module]) -> Non
 @pytest.mark.parametrize("row", [*MOVED, *REDUCED, *POOLED])
 def test_gpu_kernels_compute_it(row: str) -> None:
     model = Called(row)
-    ours = fusewright.optimize(model, [image()], target="cuda").cuda()
+    ours = fusewright.optimize(model, image(), options={"target": "cuda"}).cuda()
     for batch in (2, 6, 37):
         assert disagreements(ours, model, [image(batch, "cuda")]) == []
 
@@ -284,7 +284,7 @@ def test_gpu_one_sweep_for_exponentials_and_positions(dtype: str, shape: tuple[i
     rows = ("x.softmax({d})", "x.logsumexp({d})", "x.log_softmax({d})", "x.argmax({d})")
     for row in (*rows, "x.argmin({d})", "(x.logsumexp({d}), x.amax({d}))"):
         model = Called(row.format(d=d))
-        ours = fusewright.optimize(model, [x], target="cuda").cuda()
+        ours = fusewright.optimize(model, x, options={"target": "cuda"}).cuda()
         assert disagreements(ours, model, [x.cuda()], roundings=2) == [], row
 
 
@@ -299,7 +299,7 @@ def test_gpu_first_positions_of_integers(dtype: str, shape: tuple[int, ...]) -> 
     few = torch.tensor([low, low + 1, high]).to(kind)[torch.randint(0, 3, shape)]
     for row in ("x.argmax(1)", "x.argmin(1)"):
         model = Called(row)
-        ours = fusewright.optimize(model, [x], target="cuda").cuda()
+        ours = fusewright.optimize(model, x, options={"target": "cuda"}).cuda()
         for values in (x, few, torch.full_like(x, low), torch.full_like(x, high)):
             theirs = torch.from_numpy(getattr(values.numpy(), row[2:8])(1))
             assert torch.equal(ours(values.cuda()).cpu(), theirs), row
@@ -312,6 +312,6 @@ def test_gpu_first_positions_of_integers(dtype: str, shape: tuple[int, ...]) -> 
 def test_gpu_rows_across_memory(row: str, shape: tuple[int, ...]) -> None:
     model = Called(row.format(d=len(shape) - 2))
     x = torch.randn(shape)
-    ours = fusewright.optimize(model, [x], target="cuda").cuda()
+    ours = fusewright.optimize(model, x, options={"target": "cuda"}).cuda()
     for scale in (1.0, 100.0):
         assert disagreements(ours, model, [(x * scale + 1).cuda()], roundings=2) == []

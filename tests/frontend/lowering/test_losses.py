@@ -95,7 +95,7 @@ def test_what_has_no_formula_stays(row: str) -> None:
 @torch.no_grad()
 def test_kernels_agree_with_float64(row: str) -> None:
     model, given = Called(row), inputs()
-    ours = fusewright.optimize(model, given, target="cpu")
+    ours = fusewright.optimize(model, *given, options={"target": "cpu"})
     exact = model(given[0].double(), given[1].double(), given[2])
     torch.testing.assert_close(ours(*given).double(), exact, rtol=3e-6, atol=3e-6)
 
@@ -105,7 +105,7 @@ def test_kernels_agree_with_float64(row: str) -> None:
 def test_a_target_that_is_no_class_is_an_error() -> None:
     given = inputs()
     model = Called(CLASSES[0])
-    ours = fusewright.optimize(model, given, target="cpu")
+    ours = fusewright.optimize(model, *given, options={"target": "cpu"})
     given[2][0] = 300
     with pytest.raises(IndexError) as theirs:
         model(*given)

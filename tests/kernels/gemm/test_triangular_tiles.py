@@ -185,7 +185,9 @@ def test_gpu_every_diagonal(kind: str) -> None:
     x, y = (spoiled(*lead, *s).to(dtype) for s in ((rows, depth), (depth, columns)))
     calls = [f"torch.{side}(x @ (y * {{}}), {d})" for side in ("triu", "tril") for d in DIAGONALS]
     written = [call.format(2.0**k) for k, call in enumerate(calls)]
-    ours = fusewright.optimize(model(f"return {', '.join(written)}", 2), [x, y], target="cuda")
+    ours = fusewright.optimize(
+        model(f"return {', '.join(written)}", 2), x, y, options={"target": "cuda"}
+    )
     for left in (x.cuda(), x[..., : rows - 77, :].contiguous().cuda()):
         scope = {"torch": torch, "x": left.double(), "y": y.double().cuda()}
         for call, found in zip(written, ours.cuda()(left, y.cuda()), strict=True):

@@ -227,7 +227,7 @@ def test_gpu_rows_are_no_less_accurate_than_eager(dtype: torch.dtype) -> None:
     model = Rows().cuda().to(dtype)
     for p in model.parameters():
         p.normal_()
-    ours = fusewright.optimize(model, inputs(100, dtype), target="cuda")
+    ours = fusewright.optimize(model, *inputs(100, dtype), options={"target": "cuda"})
     for batch, offset in ((2, 0), (3, 1), (100, 0), (301, 0)):
         given = inputs(batch, dtype, offset)
         assert ready(ours, given)
@@ -247,7 +247,7 @@ def check_accuracy_and_bits(
     for p in model.parameters():
         p.normal_()
     example, _ = cases[0]
-    ours = fusewright.optimize(model, inputs(example, dtype, 0), target="cuda")
+    ours = fusewright.optimize(model, *inputs(example, dtype, 0), options={"target": "cuda"})
     for batch, offset in cases:
         given = inputs(batch, dtype, offset)
         # Some versions of PyTorch export this model with a fixed batch; others are eager's then.
@@ -273,7 +273,7 @@ def with_specials(given: list[Tensor]) -> list[Tensor]:
 def test_gpu_nan_and_infinity_stay_in_their_row() -> None:
     torch.manual_seed(0)
     model = Rows().cuda()
-    ours = fusewright.optimize(model, inputs(6, torch.float32), target="cuda")
+    ours = fusewright.optimize(model, *inputs(6, torch.float32), options={"target": "cuda"})
     given = with_specials(inputs(6, torch.float32))
     assert disagreements(ours, model, given, roundings=2) == []
 
@@ -282,7 +282,7 @@ def check_two_streams_and_a_graph(rows: int, columns: int, function: Function = 
     """The function on two streams at a time, and in a graph."""
     torch.manual_seed(0)
     given = [torch.randn(rows, columns, device="cuda") for _ in range(2)]
-    ours = fusewright.optimize(Called(function).cuda(), given[:1], target="cuda")
+    ours = fusewright.optimize(Called(function).cuda(), *given[:1], options={"target": "cuda"})
     wanted = [function(x.double()) for x in given]
     streams = [torch.cuda.Stream() for _ in given]
     torch.cuda.synchronize()
@@ -333,7 +333,7 @@ def test_few_elements_are_reduced_by_a_cluster(rows: int, columns: int, split: b
 def test_two_sums_in_one_kernel_on_the_cpu(size: int) -> None:
     torch.manual_seed(size)
     x, y = torch.randn(size), torch.rand(size)
-    ours = fusewright.optimize(Ratio(), [x, y], target="cpu")
+    ours = fusewright.optimize(Ratio(), x, y, options={"target": "cpu"})
     assert disagreements(ours, Ratio(), [x, y]) == []
 
 
@@ -343,7 +343,7 @@ def test_two_sums_in_one_kernel_on_the_cpu(size: int) -> None:
 def test_two_sums_in_a_cluster(size: int) -> None:
     torch.manual_seed(size)
     x, y = torch.randn(size), torch.rand(size)
-    ours = fusewright.optimize(Ratio(), [x, y], target="cuda").cuda()
+    ours = fusewright.optimize(Ratio(), x, y, options={"target": "cuda"}).cuda()
     for count in (size, 2, 1000, 3 * size):
         given = [torch.randn(count).cuda(), torch.rand(count).cuda()]
         assert disagreements(ours, Ratio(), given) == []

@@ -209,7 +209,7 @@ def test_gpu_rows_are_no_less_accurate_than_eager(dtype: torch.dtype) -> None:
 def test_gpu_nan_and_infinity_stay_in_their_row() -> None:
     torch.manual_seed(0)
     model = Long().cuda()
-    ours = fusewright.optimize(model, inputs(6, torch.float32), target="cuda")
+    ours = fusewright.optimize(model, *inputs(6, torch.float32), options={"target": "cuda"})
     given = inputs(6, torch.float32)
     with_specials(given[:4])
     assert disagreements(ours, model, given, roundings=2) == []

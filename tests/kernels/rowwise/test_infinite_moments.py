@@ -82,7 +82,7 @@ def test_gpu_infinite_means_are_eagers(shape: tuple[int, int], dim: int) -> None
     torch.manual_seed(0)
     given = [torch.randn(shape, device="cuda")]
     model = Apart(dim).cuda()
-    ours = fusewright.optimize(model, given, target="cuda")
+    ours = fusewright.optimize(model, *given, options={"target": "cuda"})
     rows = given[0].transpose(0, 1 - dim)
     rows[0, 5], rows[1, -1], rows[2, 0] = float("inf"), float("-inf"), float("nan")
     rows[3, 0], rows[3, 7] = float("inf"), float("-inf")

@@ -213,7 +213,7 @@ def test_gpu_short_rows_as_long_as_the_batch(side: int) -> None:
     torch.manual_seed(side)
     model = nn.Sequential(nn.BatchNorm2d(300), nn.ReLU()).cuda()
     given = [torch.randn(32, 300, side, side, device="cuda") * 3]
-    ours = fusewright.optimize(model, given, target="cuda")
+    ours = fusewright.optimize(model, *given, options={"target": "cuda"})
     for batch in (32, 2, 33, 90):
         x = torch.randn(batch, 300, side, side, device="cuda") + 5
         x[0, 3, 0, 0], x[1, 4], x[:, 5] = float("nan"), float("inf"), 7.0
@@ -225,7 +225,7 @@ def test_gpu_short_rows_as_long_as_the_batch(side: int) -> None:
 def test_gpu_two_norms_whose_tensors_come_together() -> None:
     given = [torch.randn(32, 2048, 7, 7) * 3 + 1 for _ in "xy"]
     model = Added().cuda()
-    ours = fusewright.optimize(Added(), given, target="cuda").cuda()
+    ours = fusewright.optimize(Added(), *given, options={"target": "cuda"}).cuda()
     x, y = (t.cuda() for t in given)
     x[0, 3, 0, 0], y[:, 5] = float("nan"), 7.0
     for batch in (32, 7):
@@ -238,7 +238,7 @@ def test_gpu_two_norms_whose_tensors_come_together() -> None:
 @pytest.mark.parametrize("shape", [(20_011, 33), (9_000, 4_096), (5_003, 4_100), (3, 70_001)])
 def test_gpu_blocks_that_do_not_wait(name: str, shape: tuple[int, ...]) -> None:
     model, x = Called(REDUCTIONS[name]), torch.randn(shape).cuda() + 1
-    ours = fusewright.optimize(model, [x.cpu()], target="cuda").cuda()
+    ours = fusewright.optimize(model, x.cpu(), options={"target": "cuda"}).cuda()
     wild = x.clone()
     wild[1, 2], wild[2, 1] = float("inf"), float("nan")
     for given in (x, wild, x.repeat(2, 1)[1:]):

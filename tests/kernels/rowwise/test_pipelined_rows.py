@@ -211,7 +211,7 @@ def test_gpu_nan_and_infinity_stay_in_their_row() -> None:
     torch.manual_seed(0)
     model = Long().cuda()
     given = inputs(ROWS, torch.float32)
-    ours = fusewright.optimize(model, given, target="cuda")
+    ours = fusewright.optimize(model, *given, options={"target": "cuda"})
     with_specials(given[:6])
     assert disagreements(ours, model, given, roundings=2) == []
 
@@ -222,7 +222,7 @@ def test_gpu_nan_and_infinity_stay_in_their_row() -> None:
 def test_gpu_any_number_of_rows(rows: int) -> None:
     torch.manual_seed(rows)
     ours = fusewright.optimize(
-        Called(softmax).cuda(), [torch.randn(64, 300_008).cuda()], target="cuda"
+        Called(softmax).cuda(), torch.randn(64, 300_008).cuda(), options={"target": "cuda"}
     )
     given = [torch.randn(rows, 300_008).cuda()]
     assert disagreements(ours, Called(softmax), given) == []

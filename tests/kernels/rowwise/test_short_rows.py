@@ -114,6 +114,6 @@ def test_threads_compute_it(row: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", [*SHORT, *OTHERS])
 def test_gpu_kernels_compute_it(row: str) -> None:
     model = Called(row)
-    ours = fusewright.optimize(model, images(), target="cuda").cuda()
+    ours = fusewright.optimize(model, *images(), options={"target": "cuda"}).cuda()
     for batch in (2, 6, 37):
         assert disagreements(ours, model, [x.cuda() for x in images(batch)]) == []

@@ -208,8 +208,10 @@ def test_functions_give_each_row_what_they_give_a_number() -> None:
     values = [torch.randn(160) * 3, torch.rand(96) * 2 - 1, torch.tensor(HAZARDS)]
     x = torch.cat([*values, -values[0], values[0].exp()]).reshape(1, 1, -1).repeat(2, 2, 1)
     y = torch.randn(1, 1, x.shape[-1]).repeat(2, 2, 1)
-    ours = fusewright.optimize(Functions(1), [x, y], target="cpu")
-    alone = fusewright.optimize(Functions(-1), [x.mT.contiguous(), y.mT.contiguous()], target="cpu")
+    ours = fusewright.optimize(Functions(1), x, y, options={"target": "cpu"})
+    alone = fusewright.optimize(
+        Functions(-1), x.mT.contiguous(), y.mT.contiguous(), options={"target": "cpu"}
+    )
     results = ours(x, y), alone(x.mT.contiguous(), y.mT.contiguous())
     for name, a, b in zip((*unary, *binary), *results, strict=True):
         assert torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)), name
@@ -220,7 +222,7 @@ def test_functions_give_each_row_what_they_give_a_number() -> None:
 def test_threads_share_rows_out(threads: int) -> None:
     before = torch.get_num_threads()
     model, x = Called("x.softmax(1)"), picture(40, 100)
-    ours = fusewright.optimize(model, [x], target="cpu")
+    ours = fusewright.optimize(model, x, options={"target": "cpu"})
     try:
         torch.set_num_threads(threads)
         assert disagreements(ours, model, [x]) == []
@@ -237,7 +239,7 @@ def test_another_batch_has_other_rows() -> None:
             return x.transpose(0, 1).contiguous().var(0) + x.sum(1)
 
     x = torch.randn(70, 6, 24)
-    ours = fusewright.optimize(Down(), [x], target="cpu")
+    ours = fusewright.optimize(Down(), x, options={"target": "cpu"})
     for batch in (70, 2, 5, 33):
         assert disagreements(ours, Down(), [torch.randn(batch, 6, 24)], roundings=2) == []
 

@@ -531,7 +531,7 @@ def test_products_that_leave_the_range_stay_out_of_it() -> None:
     x[3], x[3, 255] = 1e9, 0.0
     x[4, 10:21], x[4, 60] = 1e30, 0.0
     x[5, 3], x[5, 99] = float("inf"), 0.0
-    ours = fusewright.optimize(Product(), [x], target="cpu")
+    ours = fusewright.optimize(Product(), x, options={"target": "cpu"})
     assert ready(ours, [x])
     for found, wanted in zip(ours(x), Product()(x), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0, equal_nan=True)
@@ -541,7 +541,7 @@ def test_products_that_leave_the_range_stay_out_of_it() -> None:
 @torch.no_grad()
 def test_gpu_kernels_compute_every_form(tmp_path: Path) -> None:
     model = Every()
-    ours = fusewright.optimize(model, tensors(), target="cuda").cuda()
+    ours = fusewright.optimize(model, *tensors(), options={"target": "cuda"}).cuda()
     for batch, special in ((2, False), (6, True), (37, False)):
         given = [t.cuda() for t in tensors(batch, special)]
         assert ready(ours, given)
@@ -554,7 +554,9 @@ def test_gpu_kernels_compute_every_form(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", APART_AND_LONG)
 def test_gpu_chunks_of_rows_of_any_length(row: str) -> None:
     model = Called(row)
-    ours = fusewright.optimize(model, [torch.randn(9, 17, 6)] * 2, target="cuda").cuda()
+    ours = fusewright.optimize(
+        model, *([torch.randn(9, 17, 6)] * 2), options={"target": "cuda"}
+    ).cuda()
     for length in (2, 5, 9, 1001, 9001):
         given = [torch.randn(length, 17, 6, device="cuda") for _ in range(2)]
         assert ready(ours, given)
@@ -569,7 +571,7 @@ def test_gpu_rows_of_any_length(dtype: torch.dtype) -> None:
 
     model = Long()
     given = [(torch.randn(201, n) * 4).to(dtype) for n in LENGTHS]
-    ours = fusewright.optimize(model, given, target="cuda").cuda()
+    ours = fusewright.optimize(model, *given, options={"target": "cuda"}).cuda()
     for start in (0, 1):
         moved = [
             torch.empty(x.numel() + 1, dtype=dtype, device="cuda")[start:][: x.numel()]
@@ -624,7 +626,7 @@ def test_gpu_rows_in_chunks(dtype: torch.dtype, sizes: tuple[int, int, int, int]
         shapes = ((batch, beside), (batch, down, across), (batch, length))
         return [(torch.randn(shape) * 4).to(dtype) for shape in shapes]
 
-    ours = fusewright.optimize(model, given(300), target="cuda").cuda()
+    ours = fusewright.optimize(model, *given(300), options={"target": "cuda"}).cuda()
     for batch, start in ((300, 0), (5, 1), (2, 0), (1037, 1)):
         here = []
         for x in given(batch):
@@ -665,7 +667,7 @@ def test_gpu_few_long_rows(rows: int, length: int) -> None:
         x[0, length // 2], x[1, length // 3], x[1, -5] = torch.nan, torch.inf, -torch.inf
         return [x, y]
 
-    ours = fusewright.optimize(model, given(rows), target="cuda").cuda()
+    ours = fusewright.optimize(model, *given(rows), options={"target": "cuda"}).cuda()
     for batch in (rows, 3, 150):
         here = given(batch)
         assert ready(ours, here)
@@ -689,7 +691,7 @@ def test_gpu_chunks_carry_what_is_not_finite() -> None:
     given[0][1000, 3], given[0][2000, 5], given[0][4000, 5] = float("nan"), torch.inf, -torch.inf
     given[1][1, 700, 3], given[1][2, 30, 5], given[1][2, 900, 5] = torch.nan, torch.inf, -torch.inf
     given[2][1, 50_000], given[2][2, 30], given[2][2, 60_000] = torch.nan, torch.inf, -torch.inf
-    ours = fusewright.optimize(model, given, target="cuda").cuda()
+    ours = fusewright.optimize(model, *given, options={"target": "cuda"}).cuda()
     assert ready(ours, given)
     exact = model(*[x.double() for x in given])
     first, again = ours(*given), ours(*given)

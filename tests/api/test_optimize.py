@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from torch import nn
 
 import fusewright
 from fusewright.emit.model_guard import MOST_IN_FORWARD
-from fusewright.errors import CaptureFailed, FusewrightError
+from fusewright.errors import BadUsage, CaptureFailed, FusewrightError
 
 FACTOR = 2.0
 
@@ -29,17 +28,10 @@ class Block(nn.Module):
         return torch.relu(self.norm(self.linear(x)) * self.slope + shift) * scale * FACTOR
 
 
-@pytest.fixture(scope="module", autouse=True)
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("kernels")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def pair() -> tuple[nn.Module, nn.Module]:
     block = Block(8).eval()
-    return block, fusewright.optimize(block, [torch.randn(4, 8)], target="cpu")
+    return block, fusewright.optimize(block, torch.randn(4, 8), options={"target": "cpu"})
 
 
 def runs(module: nn.Module) -> bool:
@@ -56,6 +48,31 @@ def test_same_values(pair: tuple[nn.Module, nn.Module]) -> None:
     assert runs(fused)
     for arguments, named in (((x, 3.0), {}), ((x,), {"scale": 0.5}), ((x[:1],), {})):
         torch.testing.assert_close(fused(*arguments, **named), block(*arguments, **named))
+
+
+class Rows(nn.Module):
+    """A norm of each of as many rows as there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(x))
+
+
+@pytest.mark.compiler
+@torch.no_grad()
+def test_a_size_that_is_asked_for() -> None:
+    module = Rows()
+    options = {"target": "cpu", "dynamic_shapes": {"x": 1}}
+    fused = fusewright.optimize(module, torch.randn(3, 6, 8), options=options)
+    for length in (1, 9):
+        x = torch.randn(3, length, 8)
+        torch.testing.assert_close(fused(x), module(x))
+    assert type(fused).fusewright_status()["kernels"] == 2  # type: ignore[attr-defined]
+    with pytest.raises(BadUsage, match="y:1: forward is given no y; choose among x"):
+        fusewright.optimize(module, x, options={"target": "cpu", "dynamic_shapes": {"y": 1}})
 
 
 @pytest.mark.compiler
@@ -94,14 +111,14 @@ def test_hooks_and_attributes_are_kept() -> None:
     block.note = ["mine"]
     block.register_forward_hook(lambda module, inputs, output: output + 1)
     block.norm.register_forward_hook(lambda module, inputs, output: output * 2)
-    with pytest.warns(UserWarning, match="own forward: norm has another class, or hooks"):
-        fused: Any = fusewright.optimize(block, [torch.randn(4, 8)], target="cpu")
+    with pytest.warns(UserWarning, match="original forward: norm has another class, or hooks"):
+        fused: Any = fusewright.optimize(block, torch.randn(4, 8), options={"target": "cpu"})
     assert fused.note is block.note
     many = nn.Sequential(*[block, *(nn.ReLU() for _ in range(MOST_IN_FORWARD))])
     with pytest.warns(
-        UserWarning, match=r"own forward: 0\._forward_hooks is not what it was\. Give it"
+        UserWarning, match=r"original forward: 0\._forward_hooks is not what it was\. Give it"
     ):
-        fusewright.optimize(many, [torch.randn(4, 8)], target="cpu")
+        fusewright.optimize(many, torch.randn(4, 8), options={"target": "cpu"})
     x = torch.randn(3, 8)
     with torch.no_grad():
         torch.testing.assert_close(fused(x), block(x))
@@ -133,10 +150,10 @@ def test_a_class_without_a_module(depth: int) -> None:
         scope,
     )
     model = scope["Model"](depth)
-    fused = fusewright.optimize(model, [torch.randn(4, 8)], target="cpu")
+    fused = fusewright.optimize(model, torch.randn(4, 8), options={"target": "cpu"})
     x = torch.randn(3, 8)
     torch.testing.assert_close(fused(x), model(x))
-    assert type(fused).__name__ == "FusedModel"
+    assert fused._get_name() == "FusedModel"
     looked = fused.__dict__.get("_fusewright_looked", [])  # what pickle finds in the model
     assert bool(looked) is (depth == MOST_IN_FORWARD)
     assert pickle.loads(pickle.dumps(looked)) == []
@@ -157,7 +174,7 @@ def test_gradients(pair: tuple[nn.Module, nn.Module]) -> None:
 def test_sequential_and_deepcopy() -> None:
     """One inside the other: only the outer one is of a new class."""
     block = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.GELU()), nn.LayerNorm(8))
-    fused = fusewright.optimize(block, [torch.randn(4, 8)], target="cpu")
+    fused = fusewright.optimize(block, torch.randn(4, 8), options={"target": "cpu"})
     twin = copy.deepcopy(fused)
     x = torch.randn(3, 8)
     for module in (fused, twin):
@@ -181,7 +198,7 @@ class Nested(nn.Module):
 @torch.no_grad()
 def test_a_class_inside_itself() -> None:
     block, x = Nested(2), torch.randn(3, 8)
-    fused = fusewright.optimize(block, [x], target="cpu")
+    fused = fusewright.optimize(block, x, options={"target": "cpu"})
     torch.testing.assert_close(fused(x), block(x))
     assert runs(fused)
 
@@ -196,7 +213,7 @@ def test_class_without_a_file() -> None:
         "        return torch.tanh(x) * K\nK = 3.0\n"
     )
     exec(text, scope)
-    fused = fusewright.optimize(scope["Typed"](), [torch.randn(4, 8)], target="cpu")
+    fused = fusewright.optimize(scope["Typed"](), torch.randn(4, 8), options={"target": "cpu"})
     x = torch.randn(3, 8)
     torch.testing.assert_close(fused(x), torch.tanh(x) * 3)
     assert runs(fused)
@@ -208,21 +225,21 @@ def test_forward_of_the_object_is_refused() -> None:
     block = Block(8)
     block.forward = lambda x: x  # type: ignore[method-assign]
     with pytest.raises(CaptureFailed, match="set on the object"):
-        fusewright.optimize(block, [torch.randn(4, 8)], target="cpu")
+        fusewright.optimize(block, torch.randn(4, 8), options={"target": "cpu"})
 
 
 def test_no_gpu_is_a_clear_error() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(FusewrightError, match="GPU"):
-        fusewright.optimize(Block(8), [torch.randn(4, 8)], target="cuda")
+        fusewright.optimize(Block(8), torch.randn(4, 8), options={"target": "cuda"})
 
 
 @pytest.mark.gpu
 @torch.no_grad()
 def test_on_a_gpu() -> None:
     block = Block(8).eval().cuda()
-    fused = fusewright.optimize(block, [torch.randn(4, 8, device="cuda")], target="cuda")
+    fused = fusewright.optimize(block, torch.randn(4, 8, device="cuda"), options={"target": "cuda"})
     x = torch.randn(300, 8, device="cuda")
     torch.testing.assert_close(fused(x), block(x))
     assert runs(fused)
@@ -232,8 +249,8 @@ def test_on_a_gpu() -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_warning_where_the_kernels_would_not_run_on_the_example_inputs() -> None:
     model = nn.Sequential(nn.Softmax(-1), nn.Tanh())
-    fusewright.optimize(model, [torch.randn(4, 8)], target="cpu")
-    with pytest.warns(UserWarning, match=r"Sequential's own forward: order of input in memory"):
-        gaps = fusewright.optimize(model, [torch.randn(4, 16)[:, ::2]], target="cpu")
+    fusewright.optimize(model, torch.randn(4, 8), options={"target": "cpu"})
+    with pytest.warns(UserWarning, match=r"Sequential's original forward: order of input"):
+        gaps = fusewright.optimize(model, torch.randn(4, 16)[:, ::2], options={"target": "cpu"})
     x = torch.randn(4, 8)
     torch.testing.assert_close(gaps(x), model(x))

@@ -1,0 +1,1 @@
+"""`fusewright.optimize` on a module of someone's own: the call, and the class of the result."""
