@@ -7,6 +7,7 @@ with free sizes gets kernels for each kind of call that its first kernels do not
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -27,7 +28,7 @@ from fusewright.backend.sized_graph import without_sizes
 from fusewright.compiler.compilation import Compilation
 from fusewright.compiler.options import Options
 from fusewright.compiler.pipeline import make_fused
-from fusewright.errors import FusewrightError
+from fusewright.errors import BadUsage, FusewrightError, UnusableProblem
 from fusewright.ir.graph import BatchSize
 from fusewright.targets.detect import resolve_target
 
@@ -62,7 +63,8 @@ class CompiledGraph:
     """A graph, called with what it takes, by position.
 
     Where no kernels can be made, or none would be faster, it runs as it is; the log of level INFO
-    of the logger "fusewright" says which graphs do and why.
+    of the logger "fusewright" says which graphs do and why. Where a tool is missing, or making
+    kernels failed otherwise, that is a warning.
     """
 
     def __init__(self, graph: GraphModule, options: Options, kind: str) -> None:
@@ -96,8 +98,15 @@ class CompiledGraph:
             machine, _ = resolve_target(self._options.target or device)
             about = machine, self._options.precision, self._options.rules, self._graph.with_batch
             found = _in_own_thread(partial(make_fused, module, arguments, *about))
-        except FusewrightError as error:
+        except UnusableProblem as error:
             log.info("%s runs as it is: %s", name, error)
+            return Variant(tuple(sizes), module)
+        except BadUsage:  # an option that cannot be kept
+            raise
+        except Exception as error:  # noqa: BLE001 - a graph that runs is not to fail for our sake
+            kind = "" if isinstance(error, FusewrightError) else f"{type(error).__name__}: "
+            why = f"{kind}{error}"
+            warnings.warn(f"fusewright: {name} runs as it is: {why}", stacklevel=2)
             return Variant(tuple(sizes), module)
         if found is None:
             log.info("%s runs as it is: no kernel would be faster", name)

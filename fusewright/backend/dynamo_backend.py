@@ -28,12 +28,19 @@ def fusewright(
     example_inputs: Sequence[Any],
     *,
     options: Mapping[str, object] | None = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
     """A graph of Dynamo as a function with kernels, made when it is first called.
 
-    options: by name, as `fusewright.compiler.options.Options` has them. Raises BadUsage for others.
+    options: by name, as `fusewright.compiler.options.Options` has them. Raises BadUsage for others,
+    and for a `mode` of `torch.compile`, which are those of PyTorch's own backend.
     What has no kernels runs as the graph has it; see `CompiledGraph`.
     """
+    if mode is not None:
+        raise BadUsage(
+            f"torch.compile(mode={mode!r}): modes are those of PyTorch's own backend. Leave it "
+            f"out; options={{...}} takes {', '.join(vars(Options()))}."
+        )
     asked = Options.of(options)
     if asked.dynamic_shapes:
         raise BadUsage(

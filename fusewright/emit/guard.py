@@ -257,9 +257,8 @@ class _Guard:
         device = "device" if self.target.language == "cuda" else ""
         found += self.model.found()
         given = [*leaves, *self.model.given()]
-        batch, asked = self.batch or "0", [GuardCondition("_fusewright_eager()")]
-        number = self.scope.number  # parts, and modes, remember apart
-        key = f"({batch}, {number})" if number else batch
+        asked = [GuardCondition("_fusewright_eager()")]
+        key = self._key()
         asked += [
             _single(name, leaf)
             if id(leaf) in self.anywhere
@@ -274,6 +273,11 @@ class _Guard:
             known = self._call(Snippet.GUARD_HIT, key, *found)
         each = " and ".join(map(str, asked))
         yield GuardCondition(f"({known} or ({each}))") if given else asked[0]
+
+    def _key(self) -> str:
+        """What calls have in common whose tensors are alike; parts, and modes, remember apart."""
+        batch, number = self.batch or "0", self.scope.number
+        return f"({batch}, {number})" if number else batch
 
     def _values(self) -> Iterator[GuardCondition]:
         """The top level of the user's file, and PyTorch's default, are what they were."""
@@ -334,7 +338,7 @@ class _Guard:
         tensors = [*self.model.given(), *(self.inputs[k] for k in range(len(self.inputs)))]
         positions = tuple(at[id(n)] for n in written if id(n) in at)
         given = f"({', '.join(tensors)}{',' * (len(tensors) == 1)})"
-        text = self._call(Snippet.NO_SHARED_MEMORY, given, literal(positions))
+        text = self._call(Snippet.NO_SHARED_MEMORY, self._key(), given, literal(positions))
         yield GuardCondition(text, "a tensor that it changes shares memory with another one")
 
 

@@ -51,9 +51,24 @@ def _fusewright_module_matches(module, kind):
 '''
 
 _NO_SHARED_MEMORY = '''
-def _fusewright_no_shared_memory(tensors, positions):
-    """Whether no tensor that is written, by its position, shares memory with another one."""
-    others = dict(enumerate(tensors))
+_FUSEWRIGHT_APART = {}  # kind of call -> where its tensors were when they last shared no memory
+
+
+def _fusewright_no_shared_memory(key, tensors, positions):
+    """Whether no tensor that is written, by its position, shares memory with another one.
+
+    Calls with the same key have tensors of the same sizes.
+    """
+    places = [tensor.data_ptr() for tensor in tensors]
+    if _FUSEWRIGHT_APART.get(key) != places:
+        if not _fusewright_lie_apart(dict(enumerate(tensors)), positions):
+            return False
+        if len(_FUSEWRIGHT_APART) < 64 or key in _FUSEWRIGHT_APART:
+            _FUSEWRIGHT_APART[key] = places
+    return True
+
+
+def _fusewright_lie_apart(others, positions):
     written, read = [others.pop(k) for k in positions], others.values()
     targets = {tensor.untyped_storage().data_ptr() for tensor in written}
     kept = {tensor.untyped_storage().data_ptr() for tensor in read}

@@ -19,6 +19,7 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 from fusewright.backend import compiled_graph
+from fusewright.errors import BadUsage, ToolMissing
 
 KERNELS = re.compile(r"(inference|forward|backward) graph of \d+ nodes: (\d+) kernels")
 SLACK = 2.0  # of eager's own distance to float64, in the largest element
@@ -108,10 +109,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
 }
 
 
-def made(name: str) -> tuple[nn.Module, torch.Tensor]:
+def made(name: str, device: str = "cpu") -> tuple[nn.Module, torch.Tensor]:
     torch.manual_seed(0)
     model, given = MODELS[name]
-    return model(), given()
+    return model().to(device), given().to(device)
 
 
 def as_double(model: nn.Module) -> nn.Module:
@@ -122,20 +123,27 @@ def double(x: torch.Tensor) -> torch.Tensor:
     return x.double() if x.is_floating_point() else x
 
 
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", MODELS)
-def test_results_without_gradients(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    model, x = made(name)
+def test_results_without_gradients(
+    name: str, device: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, x = made(name, device)
     model.eval()
     with torch.no_grad():
         assert_as_good(compiled(model)(x), model(x), as_double(model)(double(x)))
     assert kernels(caplog)["inference"]
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_training_step(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_training_step(name: str, device: str, caplog: pytest.LogCaptureFixture) -> None:
     """Results, gradients of parameters and of the input, and running statistics."""
-    model, x = made(name)
-    weights = torch.rand(model(x).shape)  # a gradient that is no constant
+    model, x = made(name, device)
+    weights = torch.rand(model(x).shape, device=device)  # a gradient that is no constant
     sides = [model, copy.deepcopy(model), as_double(model)]
     seen = []
     for side, run in zip(sides, (compiled(model), *sides[1:]), strict=True):
@@ -234,6 +242,16 @@ def test_what_has_no_kernels_runs_as_it_is(caplog: pytest.LogCaptureFixture) -> 
     assert any("runs as it is: no kernel would be faster" in r.getMessage() for r in caplog.records)
 
 
+def test_a_second_derivative_is_refused() -> None:
+    """By AOTAutograd, which made the graphs."""
+    x = torch.randn(4, 8, requires_grad=True)
+    (first,) = torch.autograd.grad(
+        compiled(lambda x: (torch.tanh(x) * x).sum())(x), x, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="double backward"):
+        first.sum().backward()
+
+
 def test_autocast() -> None:
     model = Perceptron()
     x = torch.randn(6, 10, 48)
@@ -258,6 +276,37 @@ def test_options() -> None:
     torch._dynamo.reset()
     with pytest.raises(BackendCompilerFailed, match="there is no 'speed'; choose among target"):
         compiled(run, options={"speed": 11})(x)
+
+
+def test_modes_are_refused() -> None:
+    with pytest.raises(BackendCompilerFailed, match="modes are those of PyTorch's own backend"):
+        compiled(lambda x: x * 2, mode="reduce-overhead")(torch.randn(4))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ToolMissing("No C++ compiler."), "runs as it is: No C"),
+        (KeyError("k"), "runs as it is: KeyError: 'k'"),
+    ],
+)
+def test_what_fails_is_a_warning(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(compiled_graph, "make_fused", fails)
+    x = torch.randn(4, 8)
+    run = compiled(lambda x: torch.tanh(x) * x)
+    with pytest.warns(UserWarning, match=said):
+        torch.testing.assert_close(run(x), torch.tanh(x) * x)
+
+
+def test_rules_that_cannot_be_kept_are_an_error() -> None:
+    run = compiled(nn.Linear(8, 8), options={"rules": "no-library"})
+    with pytest.raises(BadUsage, match="--rules no-library cannot be kept"), torch.no_grad():
+        run(torch.randn(4, 8))
 
 
 def test_it_is_found_by_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -124,8 +125,24 @@ def test_tensors_apart_lie_as_they_did() -> None:
 def test_the_guard_asks_for_the_same(
     written: list[torch.Tensor], read: list[torch.Tensor], expected: bool
 ) -> None:
-    scope: dict[str, Callable[[tuple[torch.Tensor, ...], tuple[int, ...]], bool]] = {}
+    asked = what_the_guard_asks()
+    assert asked(0, (*read, *written), tuple(range(len(read), len(read + written)))) is expected
+    assert asked(1, (*written, *read), tuple(range(len(written)))) is expected
+
+
+def test_the_guard_asks_again_where_tensors_have_moved() -> None:
+    asked, whole = what_the_guard_asks(), torch.randn(8, 6)
+    for _ in range(2):
+        assert asked(0, (whole[:2], whole[2:4]), (0,))
+        assert asked(0, (whole[:2], whole[4:6]), (0,))
+        assert not asked(0, (whole[:2], whole[1:3]), (0,))
+    assert not asked(1, (whole[:2], whole[:2]), (0,))
+    for key in range(2, 100):
+        assert asked(key, (whole[:2], whole[2:]), (0,))
+        assert not asked(key, (whole[:2], whole), (0,))
+
+
+def what_the_guard_asks() -> Any:
+    scope: dict[str, Any] = {}
     exec(SNIPPETS[Snippet.NO_SHARED_MEMORY], scope)
-    asked = scope["_fusewright_no_shared_memory"]
-    assert asked((*read, *written), tuple(range(len(read), len(read + written)))) is expected
-    assert asked((*written, *read), tuple(range(len(written)))) is expected
+    return scope["_fusewright_no_shared_memory"]
