@@ -9,12 +9,10 @@ from types import ModuleType
 import pytest
 import torch
 
-from fusewright.common.call_arguments import like
-from fusewright.common.containers import rebuilt, taken
-from fusewright.ir.graph import Graph, size_at_batch
 from tests.support.agreement import called, copied, disagreements
 from tests.support.compiled import Case, build, prepare, ready
 from tests.support.folders import ZOO
+from tests.support.graphs import with_batch
 
 # Cannot be captured as a whole: tests/frontend/test_submodules.py has these.
 IN_PARTS = ("network_experts_routed", "network_detection_suppressed")
@@ -28,17 +26,6 @@ TWO_OR_MORE = (
     "matmul_einsum",
 )
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-def with_batch(inputs: Sequence[object], graph: Graph, batch: int) -> list[object]:
-    """The first rows of the arguments that have the free batch size."""
-    trees, tensors = taken(inputs)
-    cut = []
-    for t, leaf in zip(tensors, graph.inputs, strict=True):
-        for d, size in enumerate(leaf.shape):
-            t = t.narrow(d, 0, size_at_batch(size, batch))
-        cut.append(t.clone())
-    return like(inputs, rebuilt(trees, cut))
 
 
 @pytest.fixture(scope="module", params=range(GROUPS))
