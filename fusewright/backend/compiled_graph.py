@@ -125,8 +125,8 @@ class CompiledGraph:
             found = capture_graph(module, self._given, arguments, machine.device)
             made = design(found, machine, precision, rules)
         else:
-            free = self._graph.with_batch
-            made = make(module, arguments, machine, precision, rules, with_batch=free)
+            free = self._graph.free
+            made = make(module, arguments, machine, precision, rules, asked=free)
         return made, fused_as(made, module, rules)
 
     def _with_gaps(self, arguments: Sequence[Any]) -> tuple[int, ...]:

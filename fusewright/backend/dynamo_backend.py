@@ -43,6 +43,11 @@ def fusewright(
             f"out; options={{...}} takes {', '.join(vars(Options()))}."
         )
     asked = Options.of(options)
+    if asked.dynamic_shapes:
+        raise BadUsage(
+            "options: dynamic_shapes is one of fusewright.optimize; torch.compile has dynamic=True "
+            "and torch._dynamo.mark_dynamic."
+        )
     if not _records_gradients(graph, example_inputs):
         run: Callable[..., Any] = torch.compiler.disable(  # type: ignore[no-untyped-call]
             CompiledGraph(graph, asked, "inference")
