@@ -45,6 +45,7 @@ from fusewright.emit.python_text import NameScope
 from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed, FusewrightError, ToolMissing
+from fusewright.frontend.asked_size import asked_size
 from fusewright.frontend.flat_module import flat_arguments
 from fusewright.frontend.submodules import observed
 from fusewright.targets.detect import resolve_target
@@ -79,6 +80,8 @@ def optimize(
         try:
             fused = _as_whole(module, inputs, machine, chosen, names)
         except CaptureFailed as error:
+            if chosen.dynamic_shapes:
+                raise
             fused = _in_parts(module, inputs, machine, chosen, names, str(error))
     for child, flag in zip(fused.modules(), flags, strict=True):
         child.training = flag
@@ -173,7 +176,8 @@ def _tensors(inputs: Sequence[object]) -> Iterator[torch.Tensor]:
 
 def _as_whole(module: M, inputs: Inputs, machine: Target, chosen: Options, names: Names) -> M:
     kind = type(module)
-    made = make(module, inputs, machine, chosen.precision, chosen.rules)
+    asked = asked_size(module, inputs, dict(chosen.dynamic_shapes))
+    made = make(module, inputs, machine, chosen.precision, chosen.rules, asked=asked)
     check_rules(made, chosen.rules)
     modes = InModes(MODE_NAMES[module.training], made)
     if chosen.mode == "both" and made.replaced:

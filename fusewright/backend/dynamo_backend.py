@@ -21,6 +21,7 @@ from fusewright.backend.compiled_graph import CompiledGraph
 from fusewright.backend.gradient_decompositions import gradient_decompositions
 from fusewright.compiler.options import Options
 from fusewright.errors import BadUsage
+from fusewright.frontend.export import compositions
 
 
 def fusewright(
@@ -42,6 +43,11 @@ def fusewright(
             f"out; options={{...}} takes {', '.join(vars(Options()))}."
         )
     asked = Options.of(options)
+    if asked.dynamic_shapes:
+        raise BadUsage(
+            "options: dynamic_shapes is one of fusewright.optimize; torch.compile has dynamic=True "
+            "and torch._dynamo.mark_dynamic."
+        )
     if not _records_gradients(graph, example_inputs):
         run: Callable[..., Any] = torch.compiler.disable(  # type: ignore[no-untyped-call]
             CompiledGraph(graph, asked, "inference")
@@ -51,11 +57,15 @@ def fusewright(
         fw_compiler=partial(_compile, asked, "forward"),
         bw_compiler=partial(_compile, asked, "backward"),
         inference_compiler=partial(_compile, asked, "inference"),
-        decompositions=gradient_decompositions,
+        decompositions=_decompositions,
         partition_fn=min_cut_rematerialization_partition,
     )
     trained: Callable[..., Any] = compiler(graph, example_inputs)
     return trained
+
+
+def _decompositions() -> dict[Any, Any]:
+    return {**compositions(), **gradient_decompositions()}
 
 
 def _compile(

@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from fusewright.frontend.asked_size import AskedSize
+
 SYMBOLS = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
@@ -36,15 +38,15 @@ class SizedGraph:
     those at `numbers`, the number.
 
     changing: positions, among what the module takes, of what may have other sizes, or be another
-    number, at the next call.  with_batch: positions, among the tensors that the module takes, of
-    those whose leading size is one that all of them share.
+    number, at the next call.  free: where, among the tensors that the module takes, the first size
+    is that is free.
     """
 
     module: Graph
     kept: tuple[int, ...]
     numbers: frozenset[int]
     changing: tuple[int, ...]
-    with_batch: frozenset[int]
+    free: AskedSize
 
     def arguments(self, given: Sequence[Any]) -> list[Any]:
         """What the module takes, of the arguments of the graph."""
@@ -70,8 +72,8 @@ def without_sizes(given: GraphModule) -> SizedGraph:
         graph.erase_node(copies[n])
     values = {k: None if k in numbers else _example(places[k]) for k in kept}
     changing = tuple(at for at, k in enumerate(kept) if k in numbers or _is_free(values[k]))
-    module, with_batch = Graph(GraphModule(given, graph)), _with_batch([*values.values()])
-    return SizedGraph(module, tuple(kept), frozenset(numbers), changing, with_batch)
+    module, free = Graph(GraphModule(given, graph)), _free_size([*values.values()])
+    return SizedGraph(module, tuple(kept), frozenset(numbers), changing, free)
 
 
 def _is_number(place: Node) -> bool:
@@ -85,13 +87,14 @@ def _is_free(value: object) -> bool:
     return any(isinstance(size, SYMBOLS) for size in sizes)
 
 
-def _with_batch(values: Sequence[object]) -> frozenset[int]:
-    """The first leading size that is free decides."""
+def _free_size(values: Sequence[object]) -> AskedSize:
+    """All places of the first size that is free."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    sizes: dict[int, Any] = {k: t.shape[0] for k, t in enumerate(tensors) if t.dim()}
-    leading = {k: s.node.expr for k, s in sizes.items() if isinstance(s, torch.SymInt)}
-    first = next(iter(leading.values()), None)
-    return frozenset(k for k, size in leading.items() if size == first)
+    sizes: list[tuple[tuple[int, int], Any]] = [
+        ((k, d), size) for k, t in enumerate(tensors) for d, size in enumerate(t.shape)
+    ]
+    free = [(at, s.node.expr) for at, s in sizes if isinstance(s, torch.SymInt)]
+    return AskedSize(frozenset(at for at, size in free if size == free[0][1]))
 
 
 def _sizes(places: Sequence[Node]) -> Mapping[Node, tuple[Node, int]]:

@@ -27,6 +27,7 @@ from fusewright.cli.options import (
     Algebra,
     CandidatePath,
     Device,
+    Dynamic,
     Mode,
     ProblemPath,
     ReportPath,
@@ -38,6 +39,7 @@ from fusewright.cli.options import (
     check_outputs,
     check_target,
     check_verify,
+    parse_dynamic,
     parse_names,
     parse_settings,
     read_text,
@@ -203,6 +205,7 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     algebra: Algebra = True,
     tune: Tune = None,
     settings: Settings = None,
+    dynamic: Dynamic = None,
     report_path: ReportPath = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
     timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
@@ -215,6 +218,8 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     check_target(target)
     chosen = frozenset(parse_names("--rules", rules, RULES)) | RESTRICTIONS[algebra]
     overrides = parse_settings(settings)
+    asked: dict[str, Any] = {"precision": precision, "rules": chosen, "overrides": overrides}
+    asked |= {"mode": mode, "dynamic": parse_dynamic(dynamic)}
 
     def work() -> tuple[Report, int]:
         # Importing PyTorch takes its time, here and in the judge's processes: side by side.
@@ -229,10 +234,7 @@ def optimize(  # noqa: PLR0913 -- the options of the command
                 problem,
                 out=output,
                 target=target,
-                precision=precision,
-                rules=chosen,
-                overrides=overrides,
-                mode=mode,
+                **asked,
                 force=force,
                 timing=timing,
                 level=tune,
@@ -244,7 +246,6 @@ def optimize(  # noqa: PLR0913 -- the options of the command
         show_outcome(Output(highlight=False), outcome)
         return outcome_report(outcome), outcome.exit_code
 
-    asked = {"precision": precision, "rules": chosen, "overrides": overrides, "mode": mode}
     only_write = partial(_only_write, problem, output, target, asked, force=force)
     return _reported(report_path, work if verify else only_write)
 
@@ -256,14 +257,16 @@ def explain(
     target: TargetName = None,
     algebra: Algebra = True,
     settings: Settings = None,
+    dynamic: Dynamic = None,
 ) -> int:
     """Say which operators share a kernel and why, what it saves, and what time to expect."""
     check_target(target)
-    overrides = parse_settings(settings)
+    overrides, sizes = parse_settings(settings), parse_dynamic(dynamic)
     from fusewright.compiler.pipeline import explain_file
 
     rules = RESTRICTIONS[algebra]
-    typer.echo(explain_file(problem, target=target, rules=rules, overrides=overrides).rstrip())
+    record = explain_file(problem, target=target, rules=rules, overrides=overrides, dynamic=sizes)
+    typer.echo(record.rstrip())
     return 0
 
 

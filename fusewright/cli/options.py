@@ -58,6 +58,14 @@ Verify = Annotated[
         "--verify/--no-verify", help="no-verify: only write it; compile, tune, judge nothing."
     ),
 ]
+Dynamic = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ARGUMENT:DIM",
+        help="The size that kernels take as it comes, in place of the leading one: x:1 for the "
+        "second size of the argument x. Again for each argument that has the same size.",
+    ),
+]
 TargetName = Annotated[
     str | None,
     typer.Option(
@@ -80,6 +88,23 @@ def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:
             raise BadUsage(f"--set {setting}: {name} is set twice; keep one of the two.")
         overrides[name] = value
     return overrides
+
+
+def parse_dynamic(sizes: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
+    """["x:1"] -> {"x": (1,)}."""
+    found: dict[str, tuple[int, ...]] = {}
+    for size in sizes or ():
+        name, _, dims = (part.strip() for part in size.partition(":"))
+        try:
+            numbers = tuple(map(int, dims.split(",")))
+        except ValueError:
+            numbers = ()
+        if not (name.isidentifier() and numbers):
+            raise BadUsage(f"--dynamic {size}: write --dynamic ARGUMENT:DIM, as in --dynamic x:1.")
+        if name in found:
+            raise BadUsage(f"--dynamic {size}: {name} is named twice; keep one of the two.")
+        found[name] = numbers
+    return found
 
 
 def parse_names(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:

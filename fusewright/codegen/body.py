@@ -137,7 +137,7 @@ class _Printer:
             runs, arguments = f"{runs}, class Accumulator", f"{arguments}, Accumulator accumulator"
         rows = f"  FN long rows() const {{ return {size_text(self.nest.rows)}; }}"
         head = [f"// {operators(self.kernel)}", f"struct {self.kernel.name} {{"]
-        head += [f"  {pointers}  long batch;", rows]
+        head += [f"  {pointers}  long {self.nest.free};", rows]
         if self.policy.simd_rows:
             head.append(f"  FN long beside() const {{ return {size_text(self.nest.beside)}; }}")
         if self.nest.down:
@@ -153,7 +153,7 @@ class _Printer:
         text = "\n".join([*head, *(f"    {line}" for line in inside), "  }", "};"])
         return KernelText(
             self.kernel.name, text, self.pointers, self.in_place, self.is_map,
-            len(self.row.passes), launch, frozenset(self.lifted),
+            len(self.row.passes), launch, frozenset(self.lifted), free=self.nest.free,
         )  # fmt: skip
 
     def _kind(self, n: Node) -> str:

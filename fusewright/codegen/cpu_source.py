@@ -43,8 +43,8 @@ def _lifted(bodies: Sequence[KernelText]) -> list[str]:
 
 def _entry(body: KernelText) -> str:
     """The function that Python calls."""
-    arguments = ", ".join([*body.addresses, "long batch", "long threads"])
-    names = ", ".join([*(p.name for p in body.pointers), "batch"])
+    arguments = ", ".join([*body.addresses, f"long {body.free}", "long threads"])
+    names = ", ".join([*(p.name for p in body.pointers), body.free])
     lines = [f'extern "C" void {entry(body.name)}({arguments}) {{']
     reused = {id(out) for out, _ in body.in_place}
     for p in body.pointers:
@@ -64,4 +64,5 @@ def _bytes(body: KernelText) -> str:
     sizes = [times(numel(p.node.shape), p.node.dtype.itemsize) for p in body.pointers]
     fixed = sum(s for s in sizes if isinstance(s, int))
     free = sum(s.multiple for s in sizes if isinstance(s, BatchSize))
-    return " + ".join([f"batch * {free}"] * bool(free) + [str(fixed)] * bool(fixed or not free))
+    terms = [f"{body.free} * {free}"] * bool(free) + [str(fixed)] * bool(fixed or not free)
+    return " + ".join(terms)

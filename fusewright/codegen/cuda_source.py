@@ -60,11 +60,11 @@ def _words(kernels: Sequence[KernelText], generated: str) -> set[str]:
 def _entry(body: KernelText) -> str:
     """The function that Python calls."""
     launch = body.launch
-    arguments = ", ".join([*body.addresses, "long batch", "int device", "void* stream"])
+    arguments = ", ".join([*body.addresses, f"long {body.free}", "int device", "void* stream"])
     lines = [f'extern "C" int {entry(body.name)}({arguments}) {{']
     if body.fallback and launch.fallback:  # for single elements, too
         other = launch.fallback
-        unlike = [f"batch != {other.fixed_batch}"] if other.fixed_batch else []
+        unlike = [f"{body.free} != {other.fixed_batch}"] if other.fixed_batch else []
         unlike += [f"!{_are_aligned(body)}"] * (launch.vector > 1)
         unlike += [f"!{other.resident}"] if other.resident else []
         lines += [f"  if ({' || '.join(unlike)}) {{"]
@@ -75,13 +75,13 @@ def _entry(body: KernelText) -> str:
 def _runs(body: KernelText) -> list[str]:
     """The lines that start the kernel, with vectors if pointers are aligned for them."""
     launch = body.launch
-    names = ", ".join([*(p.name for p in body.pointers), "batch"])
+    names = ", ".join([*(p.name for p in body.pointers), body.free])
     lines = [f"  const {body.name} body{{{names}}};"]
     lines += [f"  {line}" for line in launch.statements]
     asked = body.fallback is None and launch.vector > 1 and _vectors(body)
     if asked and launch.scalar:
         multiple = launch.batch_multiple
-        able = f"batch % {multiple} == 0 && " if multiple > 1 else ""
+        able = f"{body.free} % {multiple} == 0 && " if multiple > 1 else ""
         lines.append(f"  if ({able}{_are_aligned(body)}) return {launch.call.text};")
     call = launch.scalar if asked and launch.scalar else launch.call
     return [*lines, f"  return {call.text};"]

@@ -11,6 +11,7 @@ from fusewright.codegen.dead_code import definitions
 from fusewright.codegen.device_library import sections
 from fusewright.codegen.kernel_text import ABREAST, NO_CODE
 from fusewright.fusion.kernel_names import NameRules
+from fusewright.ir.graph import BATCH, LENGTH
 from fusewright.ir.operators import OPS
 from fusewright.targets.device_files import DEVICE_FILES
 
@@ -39,8 +40,8 @@ NUMBERED = frozenset({"in", "out", "count"})
 # parts, the team, an index of a lambda, types that it is made for, macros of some systems.
 OF_BODIES = frozenset(
     [
-        *("row", "rows", "range", "team", "batch", "columns", "lines", "beside", "accumulator"),
-        *("o", "i", "body", "Team", "Range", "Accumulator"),
+        *("row", "rows", "range", "team", "columns", "lines", "beside", "accumulator"),
+        *(BATCH, LENGTH, "o", "i", "body", "Team", "Range", "Accumulator"),
         *("errno", "stdin", "stdout", "stderr", *ABREAST.values()),
     ]
 )

@@ -15,7 +15,7 @@ import torch
 from fusewright.codegen.launch import Launch
 from fusewright.errors import InternalError
 from fusewright.fusion.planner import Kernel
-from fusewright.ir.graph import Node, shape_text, size_text
+from fusewright.ir.graph import BATCH, Node, shape_text, size_text
 from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.loopnest.nest import Nest
 from fusewright.loopnest.reduction_passes import RowPlan
@@ -77,7 +77,8 @@ class Pointer:
 class KernelText:
     """A kernel as text. passes: over each row.  lifted: functions that it calls for many rows
     together, and of how many arguments.  fallback: the kernel as its launch's fallback has it.
-    notes: the comment above it in an emitted file, in lines."""
+    notes: the comment above it in an emitted file, in lines.  free: what the free size is called.
+    """
 
     name: str
     text: str
@@ -89,6 +90,7 @@ class KernelText:
     lifted: frozenset[tuple[str, int]] = frozenset()
     fallback: KernelText | None = None
     notes: tuple[str, ...] = ()
+    free: str = BATCH
 
     @property
     def addresses(self) -> tuple[str, ...]:

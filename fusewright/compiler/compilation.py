@@ -5,7 +5,7 @@ Nothing is written to a file, built or run here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from fusewright.codegen.value_names import ValueNames
 from fusewright.compiler.passes import run_passes
 from fusewright.emit.header import ForwardNotes
 from fusewright.errors import CaptureFailed
+from fusewright.frontend.asked_size import AskedSize
 from fusewright.frontend.call_origins import source_lines
 from fusewright.frontend.capture import Captured, capture
 from fusewright.fusion.batch_counters import move_counters_into_kernels
@@ -144,15 +145,15 @@ def make(
     precision: str = "eager",
     rules: frozenset[str] = NO_RULES,
     names: NameRules = CXX_NAMES,
-    with_batch: Collection[int] | None = None,
+    asked: AskedSize | None = None,
 ) -> Compilation:
     """Capture, simplify, plan and print the kernels of `module` for `machine`.
 
     rules: what the strategies avoid where they can; `optimize_file` refuses what breaks them still.
-    names: what those of kernels have to keep apart from.  with_batch: positions of tensors whose
-    leading size is free, where that is known.
+    names: what those of kernels have to keep apart from.  asked: the size that is to be
+    free; None: the leading one.
     """
-    captured = capture(module, inputs, machine.device, with_batch)
+    captured = capture(module, inputs, machine.device, asked)
     if captured.placeless and machine.device != "cpu":
         raise CaptureFailed(
             f"{captured.placeless}: {type(module).__name__}.forward returns a tensor that it makes "

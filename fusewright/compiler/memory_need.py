@@ -6,7 +6,7 @@ copies that the judge's processes hold at once of each kind of tensor (docs/judg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from fusewright.frontend.library_calls import CONVOLUTION_CALLS
 from fusewright.fusion.planner import nbytes
 from fusewright.ir.graph import Graph, Node, memory_of, toposort
 from fusewright.judge.counts import concurrency, mapped_bytes, process_bytes
+
+Settle = Callable[[Need], None]  # it waits until there is as much
 
 
 @dataclass(frozen=True)
@@ -124,3 +126,26 @@ HOST = Copies(2_000_000_000, 18, 16, 12, 6)
 BESIDE_GPU = Copies(4_800_000_000, 8, 13, 8, 0)
 ON_GPU = Copies(10_000_000_000, 22, 25, 24, 0)
 ON_GPU_CONVOLVING = Copies(11_500_000_000, 14, 40, 24, 7)
+
+
+class Sized:
+    """Told a model's sizes: what it needs is said and asked for, once."""
+
+    def __init__(
+        self,
+        device: str,
+        settle: Settle,
+        progress: Callable[[str], None],
+        begin: Callable[[], None],
+    ) -> None:
+        """begin: called as soon as there is memory for all that comes."""
+        self.need: Need | None = None
+        self._device, self._settle, self._progress = device, settle, progress
+        self._begin = begin
+
+    def __call__(self, sizes: Sizes) -> None:
+        if self.need is None:
+            self.need = need(sizes, self._device)
+            self._progress(f"having {self.need}")
+            self._settle(self.need)
+            self._begin()

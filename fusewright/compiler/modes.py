@@ -93,10 +93,10 @@ def in_modes(
     if not first.replaced or not reads:
         return InModes(name, first)
     taken = frozenset[str]().union(*(symbols(text.name) for text in first.texts))
-    names, plan = replace(CXX_NAMES, taken=taken), first.plan
+    names, plan, asked = replace(CXX_NAMES, taken=taken), first.plan, first.given.asked
     try:
         with in_other_mode(module):
-            second = make(module, inputs, plan.target, plan.precision, rules, names)
+            second = make(module, inputs, plan.target, plan.precision, rules, names, asked)
         check_rules(second, rules)
     except (CaptureFailed, BadUsage) as error:
         return InModes(name, first, why=str(error))

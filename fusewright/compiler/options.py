@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
+from typing import Any
 
 from fusewright.errors import BadUsage
 from fusewright.targets.target import target as known_target
@@ -28,13 +29,15 @@ class Options:
     target: a name of `fusewright optimize --target`; None: where the module's tensors lie.
     precision: "eager", as precise as PyTorch's flags ask for, or "ieee", full float32.
     mode: "train" or "eval", the mode that kernels are for, or "both", where forward is not the
-    same in them.  rules: restrictions, as of `--rules`, and "no-algebra".
+    same in them.  rules: restrictions, as of `--rules`, and "no-algebra".  dynamic_shapes: the size
+    that is to be free, as of `--dynamic`: names of arguments, and a dimension of each.
     """
 
     target: str | None = None
     precision: str = "eager"
     mode: str = "both"
     rules: frozenset[str] = frozenset()
+    dynamic_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @classmethod
     def of(cls, mapping: Mapping[str, object] | None) -> Options:
@@ -54,6 +57,7 @@ class Options:
             precision=_one_of("precision", given.get("precision", cls.precision), PRECISIONS),
             mode=_one_of("mode", given.get("mode", cls.mode), MODES),
             rules=_rules(given.get("rules", cls.rules)),
+            dynamic_shapes=_sizes(given.get("dynamic_shapes", {})),
         )
 
 
@@ -67,6 +71,20 @@ def _one_of(name: str, value: object, known: Collection[str]) -> str:
     if value not in known:
         raise BadUsage(f"options: {name} {value!r} is none of {', '.join(known)}.")
     return _text(name, value)
+
+
+def _sizes(value: object) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Names of arguments, each with a dimension or several."""
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for name, dims in value.items() if isinstance(value, Mapping) else [("", value)]:
+        each: Collection[Any] = dims if isinstance(dims, Collection) else [dims]
+        if not (isinstance(name, str) and name and all(type(d) is int for d in each)):
+            raise BadUsage(
+                'options: dynamic_shapes are names of arguments and their dimensions, {"x": (1,)}, '
+                f"not {value!r}."
+            )
+        found.append((name, tuple(each)))
+    return tuple(found)
 
 
 def _rules(value: object) -> frozenset[str]:

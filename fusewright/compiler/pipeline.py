@@ -7,7 +7,7 @@ problem -> capture -> rewrite -> attention -> gemm -> conv -> scan -> target low
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -33,7 +33,7 @@ from fusewright.codegen.value_names import ValueNames
 from fusewright.common.atomic_write import check_writable, write_atomically
 from fusewright.common.call_arguments import Inputs
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
-from fusewright.common.timing_lock import Need, Turn
+from fusewright.common.timing_lock import Turn
 from fusewright.compiler.compilation import (
     NO_RULES,
     Comment,
@@ -42,7 +42,7 @@ from fusewright.compiler.compilation import (
     make,
     printed_as,
 )
-from fusewright.compiler.memory_need import Sizes, need, sizes_observed, sizes_of
+from fusewright.compiler.memory_need import Settle, Sized, Sizes, sizes_observed, sizes_of
 from fusewright.compiler.modes import MODE_NAMES, InModes, in_modes
 from fusewright.compiler.verdict import (
     STANDARD_OUTPUT,
@@ -74,6 +74,7 @@ from fusewright.emit.python_text import NameScope
 from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed
+from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_size
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
 from fusewright.judge.evidence.pytree import tensors
@@ -102,7 +103,6 @@ from fusewright.tune.search_space import MODEL, TuneChoice, choices
 from fusewright.tune.tuner import DEFAULT, cached_or, tune, untuned
 
 Progress = Callable[[str], None]
-Settle = Callable[[Need], None]
 TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
 NOT_ASKED = "the file was neither compiled nor run, as --no-verify asks"
 
@@ -210,6 +210,7 @@ def optimize_file(
     rules: frozenset[str] = frozenset(),
     overrides: Mapping[str, str] = NO_OVERRIDES,
     mode: str = "both",
+    dynamic: Wanted = NOTHING_ASKED,
     force: bool = False,
     timing: bool = True,
     level: str | None = None,
@@ -224,6 +225,7 @@ def optimize_file(
     this machine and is timed, else "off".
     mode: "train" or "eval", for which the file is written and judged; "both": for that in which the
     model is made, and for the other one where forward is not the same there.
+    dynamic: the size that is to be free, as `asked_size` has it.
     turn: entered while calls are timed, so that nothing else of a suite disturbs them.
     judging: of this problem and this file, if one is open and is for this target's device. What
     comes before its candidate is done beside planning, unless something is timed meanwhile.
@@ -249,8 +251,8 @@ def optimize_file(
         progress("planning and generating kernels")
         work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
         begin = judging.begin if judging and level == "off" else _nothing
-        sized = _Sized(machine.device, settle if here else _quiet, progress, begin)
-        settings = precision, rules, work, progress, sized, mode
+        sized = Sized(machine.device, settle if here else _quiet, progress, begin)
+        settings = precision, rules, work, progress, sized, mode, dynamic
         file = _file(problem, module, given, machine, *settings)
         about = file.degenerate, None, file.parts, sized.need
         outcome = OptimizeResult(out, file.record, file.reports, None, "", *about)
@@ -280,6 +282,7 @@ def emit_only(
     rules: frozenset[str] = NO_RULES,
     overrides: Mapping[str, str] = NO_OVERRIDES,
     mode: str = "both",
+    dynamic: Wanted = NOTHING_ASKED,
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> tuple[OptimizeResult, str]:
@@ -295,7 +298,7 @@ def emit_only(
     problem, module, given = _load(problem_path, overrides, progress, mode)
     progress("planning and generating kernels")
     settings = precision, rules, _as_planned, progress
-    file = _file(problem, module, given, machine, *settings, mode=mode)
+    file = _file(problem, module, given, machine, *settings, mode=mode, dynamic=dynamic)
     if out != STANDARD_OUTPUT:
         write_atomically(out, file.text, force=force)
     about = file.degenerate, None, file.parts
@@ -310,56 +313,30 @@ def _compiled_elsewhere(file: _File, machine: Target, progress: Progress) -> str
     return cross_compile(cuda_source(file.kernels, machine), machine)
 
 
-class _Sized:
-    """Told a model's sizes: what it needs is said and asked for, once."""
-
-    def __init__(
-        self, device: str, settle: Settle, progress: Progress, begin: Callable[[], None]
-    ) -> None:
-        """begin: called as soon as there is memory for all that comes."""
-        self.need: Need | None = None
-        self._device, self._settle, self._progress = device, settle, progress
-        self._begin = begin
-
-    def __call__(self, sizes: Sizes) -> None:
-        if self.need is None:
-            self.need = need(sizes, self._device)
-            self._progress(f"having {self.need}")
-            self._settle(self.need)
-            self._begin()
-
-
 def explain_file(
     problem_path: Path,
     *,
     target: str | None = None,
     rules: frozenset[str] = NO_RULES,
     overrides: Mapping[str, str] = NO_OVERRIDES,
+    dynamic: Wanted = NOTHING_ASKED,
 ) -> str:
     """The decision record of a problem on a target; nothing is built, and the model runs only if
     it cannot be captured as a whole."""
     machine, _ = resolve_target(target)
     problem, module, given = _load(problem_path, overrides, _quiet)
-    return _file(problem, module, given, machine, "eager", rules, _as_planned, _quiet).record
+    settings = "eager", rules, _as_planned, _quiet
+    return _file(problem, module, given, machine, *settings, dynamic=dynamic).record
 
 
-def make_fused(
-    module: nn.Module,
-    inputs: Sequence[object],
-    machine: Target,
-    precision: str = "eager",
-    rules: frozenset[str] = NO_RULES,
-    with_batch: Collection[int] | None = None,
-) -> tuple[Compilation, nn.Module] | None:
-    """What was made of a module in its own mode, and a twin of it that runs that; None where the
-    model as it was is fastest. Raises as `make`, and BadUsage for rules that cannot be kept."""
-    require_tools(machine)
-    made = make(module, inputs, machine, precision, rules, with_batch=with_batch)
+def fused_as(made: Compilation, module: nn.Module, rules: frozenset[str]) -> nn.Module | None:
+    """A twin of a module that runs what was made of it in its own mode; None where the model as it
+    was is fastest. Raises BadUsage for rules that cannot be kept."""
     check_rules(made, rules)
     if not made.replaced:
         return None
     runtime, new = _code(made, module, scope_of(module))
-    return made, fused_module(module, emit_bare_class(runtime, new))
+    return fused_module(module, emit_bare_class(runtime, new))
 
 
 def _load(
@@ -520,6 +497,7 @@ def _file(
     progress: Progress,
     sized: Callable[[Sizes], None] = lambda _: None,
     mode: str = "both",
+    dynamic: Wanted = NOTHING_ASKED,
 ) -> _File:
     """The model as a whole; where that cannot be captured, its parts, if it runs at all.
 
@@ -527,8 +505,9 @@ def _file(
     sized: told the sizes of its tensors, once and before anything large is made.
     """
     name = problem.path.name
+    asked = asked_size(module, given.inputs, dynamic)
     try:
-        made = make(module, given.inputs, machine, precision, rules)
+        made = make(module, given.inputs, machine, precision, rules, asked=asked)
         check_rules(made, rules)
         sized(sizes_of(made.given.graph))
         made = tuned(made, progress)
@@ -542,6 +521,8 @@ def _file(
         return _File(text, runtime, *about, mode=modes.other_name if modes.second else "")
     except CaptureFailed as error:
         why = str(error)
+    if asked:
+        raise BadUsage(f"{asked.text} cannot be free: the model can only be taken in parts. {why}")
     progress("the model cannot be captured as a whole: trying its parts")
     with Peak("cpu") as peak:
         calls = observed(module, lambda: problem.run(module, given.values(problem)))

@@ -30,7 +30,7 @@ from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import Containers, EmitScope, reached
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.capture import Captured
-from fusewright.ir.graph import BatchSize, Graph, Node, numel, toposort
+from fusewright.ir.graph import BatchSize, FreeSize, Graph, Node, numel, toposort
 from fusewright.kernels.interface import Condition, FullFloat32, RoundsAsTf32
 from fusewright.targets.target import Target
 
@@ -92,6 +92,7 @@ class _Guard:
         asked: Sequence[Condition],
     ) -> None:
         self.captured, self.module, self.scope, self.target = captured, module, scope, target
+        self.free = captured.graph.free
         self.precision, self.asked = precision, asked
         self.parameters = parameters(module)
         self.leaves = [n for n in captured.graph.leaves if n.row.state]
@@ -116,7 +117,7 @@ class _Guard:
         self.reached: dict[int, str] = {}
         self.model = model_guard(captured, module, scope, self.values)
         self.snippets: set[Snippet] = set()
-        self.batch = self.names.fresh("batch") if captured.graph.batch else ""
+        self.batch = self.names.fresh(self.free.name) if self.free else ""
         cuda = target.language == "cuda"
         self.anywhere = _read_by_calls_alone(captured.graph) if cuda else frozenset()
 
@@ -219,16 +220,18 @@ class _Guard:
             yield f"{self.batch} = {self._batch_source()} else 0"
 
     def _batch_source(self) -> str:
-        """The batch size from a tensor that has it, and when: from all elements, or from a size."""
+        """The free size from a tensor that has it, and when: from all elements, or from a size."""
+        assert self.free is not None, "there is one"
+        size = BatchSize(1, self.free.name)
         for name, leaf in self._tensors():
             whole, known = numel(leaf.shape), f"isinstance({name}, torch.Tensor)"
-            if BatchSize(1) in leaf.shape and isinstance(whole, BatchSize):
+            if size in leaf.shape and isinstance(whole, BatchSize):
                 others = f" // {whole.multiple}" if whole.multiple > 1 else ""
                 return f"{name}.numel(){others} if {known}"
-            if BatchSize(1) in leaf.shape:
-                d = leaf.shape.index(BatchSize(1))
+            if size in leaf.shape:
+                d = leaf.shape.index(size)
                 return f"{name}.size({d}) if {known} and {name}.dim() > {d}"
-        raise CaptureFailed("No argument of forward has the free batch size as one of its sizes.")
+        raise CaptureFailed("No argument of forward has the free size as one of its sizes.")
 
     def _arguments(self) -> Iterator[GuardCondition]:
         if self.target.language == "cuda":
@@ -267,8 +270,8 @@ class _Guard:
             else tensor_condition(places.get(name, name), name, leaf, self.batch, device)
             for name, leaf in leaves.items()
         ]
-        if self.batch:  # behind the tensors, which say why it is unknown
-            asked.append(GuardCondition(f"{self.batch} >= 2", "the batch size is less than 2"))
+        if self.free:  # behind the tensors, which say why it is unknown
+            asked.append(_within(self.batch, self.free))
         asked += self.model.like(device)
         if given:
             asked.append(GuardCondition(f"_fusewright_cache_guard({', '.join([key, *given])})"))
@@ -344,6 +347,16 @@ class _Guard:
         given = f"({', '.join(tensors)}{',' * (len(tensors) == 1)})"
         text = self._call(Snippet.NO_SHARED_MEMORY, self._key(), given, literal(positions))
         yield GuardCondition(text, "a tensor that it changes shares memory with another one")
+
+
+def _within(variable: str, free: FreeSize) -> GuardCondition:
+    """A free size is one of those that the kernels are made for."""
+    if free.most is not None:
+        text = f"{free.least} <= {variable} <= {free.most}"
+        return GuardCondition(text, f"{free.words} is not {free.bounds}")
+    if free.least == 1:
+        return GuardCondition(variable, f"{free.words} is 0")
+    return GuardCondition(f"{variable} >= {free.least}", f"{free.words} is less than {free.least}")
 
 
 def _read_by_calls_alone(graph: Graph) -> frozenset[int]:

@@ -75,8 +75,8 @@ def literal(value: object) -> str:
     return repr(value)
 
 
-def shape_tuple(shape: Shape, batch: str = "batch") -> str:
-    """A shape as Python text. batch: the variable of the batch size."""
+def shape_tuple(shape: Shape, batch: str = "") -> str:
+    """A shape as Python text. batch: as `size_text` has it."""
     inside = ", ".join(size_text(size, batch) for size in shape)
     return f"({inside},)" if len(shape) == 1 else f"({inside})"
 

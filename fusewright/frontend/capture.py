@@ -9,20 +9,20 @@ changes in place is returned as the tensor that changed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from fusewright.common.call_arguments import bound, like, signature_of
 from fusewright.common.containers import BY_NAME, Container, Slot, Tree, leaves, shifted
 from fusewright.errors import CaptureFailed
+from fusewright.frontend.asked_size import AskedSize
 from fusewright.frontend.call_origins import CallOrigins
 from fusewright.frontend.carried_state import Place, Unsettled
 from fusewright.frontend.data_scalars import computed, item, takes_numbers
@@ -36,12 +36,15 @@ from fusewright.frontend.forward_trace import (
 from fusewright.frontend.library_calls import contraction_flops, library_call
 from fusewright.frontend.lowering import lower, with_memory_order
 from fusewright.frontend.lowering.call import AtenCall, AtenResult
+from fusewright.frontend.program import Program
 from fusewright.frontend.refusals import unknown_size
 from fusewright.frontend.side_effects import HasEffects
 from fusewright.ir.builder import TensorExpr
 from fusewright.ir.graph import (
+    BATCH,
     BatchSize,
     BufferUpdate,
+    FreeSize,
     Graph,
     Node,
     Size,
@@ -85,7 +88,8 @@ class Captured:
     arguments: one per parameter that gets something.  settings: the module's values that forward
     read.  results: how the outputs are held.  constants: small tensors that forward made itself.
     replaced: attributes, whose tensors are inputs and outputs behind the others.  placeless: a line
-    that makes an output which lies where no input does, if there is one.
+    that makes an output which lies where no input does, if there is one.  asked: the size that is
+    to be free, if somebody has asked for one.  fixed: why it is not.
     """
 
     graph: Graph
@@ -96,6 +100,8 @@ class Captured:
     calls: tuple[EagerStep, ...]
     replaced: tuple[Replaced, ...] = ()
     placeless: str = ""
+    asked: AskedSize | None = None
+    fixed: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,24 +118,37 @@ def capture(
     module: nn.Module,
     inputs: Sequence[object],
     device: str = "cpu",
-    with_batch: Collection[int] | None = None,
+    asked: AskedSize | None = None,
 ) -> Captured:
     """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot.
 
     device: "cpu" or "cuda", where the graph will run: results lie as eager's do there.
-    with_batch: as `export` has it.
+    asked: as `export` has it.
     """
     with no_attribute_changes(module), _own_hooks_off(module):
-        found, run = _exported(module, inputs, device, with_batch)
-    builder = _GraphBuilder(found.batch, module, run)
+        found, run = _exported(module, inputs, device, asked)
+    return captured_program(module, inputs, found, run, asked)
+
+
+def captured_program(
+    module: nn.Module,
+    inputs: Sequence[object],
+    found: Exported,
+    run: ForwardTrace,
+    asked: AskedSize | None = None,
+) -> Captured:
+    """The graph of a program that `module` stands for, called with `inputs`. run: of `forward`.
+    asked: the size that was to be free."""
+    builder = _GraphBuilder(found.free, module, run)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
     about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
-    return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""))
+    about_size = asked, found.fixed
+    return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""), *about_size)
 
 
 def _exported(
-    module: nn.Module, inputs: Sequence[object], device: str, with_batch: Collection[int] | None
+    module: nn.Module, inputs: Sequence[object], device: str, asked: AskedSize | None
 ) -> tuple[Exported, ForwardTrace]:
     """The program, and what a run has shown. Where both stop at something, torch.export says why:
     it knows more of it."""
@@ -140,7 +159,23 @@ def _exported(
     except CaptureFailed:
         export(module, inputs)
         raise
-    return export(module, inputs, run.state, device, with_batch), run
+    found = export(module, inputs, run.state, device, asked)
+    if found.free and found.of_one is not None and _shows_the_same(module, found.of_one, run):
+        found = replace(found, free=replace(found.free, least=1))
+    return found, run
+
+
+def _shows_the_same(module: nn.Module, inputs: Sequence[object], run: ForwardTrace) -> bool:
+    """Whether a run with other arguments reads the same attributes, shows the same memory in its
+    results, and is as quiet."""
+    try:
+        other = trace_forward(module, inputs)
+    except CaptureFailed:
+        return False
+    read = {(s.path, s.name) for s in run.settings}
+    return all((s.path, s.name) in read for s in other.settings) and (
+        (other.owners, other.memories, other.placeless) == (run.owners, run.memories, run.placeless)
+    )
 
 
 def _replaced(found: Exported, run: ForwardTrace) -> tuple[Replaced, ...]:
@@ -209,15 +244,16 @@ def _one_tree(value: Any) -> Tree:
 class _GraphBuilder:
     """Walks the exported program and builds our graph; one instance per capture."""
 
-    def __init__(self, batch: int | None, module: nn.Module, run: ForwardTrace) -> None:
-        self.batch, self.module, self.run = batch, module, run
+    def __init__(self, free: FreeSize | None, module: nn.Module, run: ForwardTrace) -> None:
+        self.free, self.module, self.run = free, module, run
+        self.batch = free.example if free else None
         self.values: dict[torch.fx.Node, Any] = {}
         self.effects: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.calls: list[EagerStep] = []
         self.origins: dict[Node, Origin] = {}
 
-    def build(self, program: ExportedProgram) -> Graph:
+    def build(self, program: Program) -> Graph:
         inputs = self._leaves(program)
         self.in_place = _written_in_place(program)
         self.places = CallOrigins(self.module, program.graph.nodes)
@@ -226,11 +262,11 @@ class _GraphBuilder:
                 self.values[n] = self._call(n)
                 self._note_origin(n)
         outputs, updates = self._results(program)
-        return Graph(inputs, outputs, updates, tuple(self.effects), self.batch, self.origins)
+        return Graph(inputs, outputs, updates, tuple(self.effects), self.free, self.origins)
 
     # -- leaves
 
-    def _leaves(self, program: ExportedProgram) -> tuple[Node, ...]:
+    def _leaves(self, program: Program) -> tuple[Node, ...]:
         inputs: list[Node] = []
         kinds = {
             s.arg.name: s for s in program.graph_signature.input_specs if hasattr(s.arg, "name")
@@ -247,7 +283,7 @@ class _GraphBuilder:
                 inputs.append(leaf)
         return tuple(inputs)
 
-    def _leaf(self, n: torch.fx.Node, spec: Any, position: int, program: ExportedProgram) -> Node:
+    def _leaf(self, n: torch.fx.Node, spec: Any, position: int, program: Program) -> Node:
         result = self._result(n.meta["val"])
         shared: dict[str, Any] = {
             "shape": result.shape,
@@ -272,7 +308,7 @@ class _GraphBuilder:
         if isinstance(size, torch.SymInt):
             factor = multiple(size)
             assert factor is not None, "export checked that sizes are linear in the batch"
-            return BatchSize(factor)
+            return BatchSize(factor, self.free.name if self.free else BATCH)
         return int(size)
 
     # -- calls
@@ -348,9 +384,7 @@ class _GraphBuilder:
 
     # -- results
 
-    def _results(
-        self, program: ExportedProgram
-    ) -> tuple[tuple[Node, ...], tuple[BufferUpdate, ...]]:
+    def _results(self, program: Program) -> tuple[tuple[Node, ...], tuple[BufferUpdate, ...]]:
         (output,) = (n for n in program.graph.nodes if n.op == "output")
         pairs = list(zip(program.graph_signature.output_specs, output.args[0], strict=True))
         updates: list[BufferUpdate] = []
@@ -376,7 +410,7 @@ class _GraphBuilder:
         outputs = [self._output(given, k, changed, owner) for k, given in enumerate(given_outputs)]
         return tuple(outputs), tuple(updates)
 
-    def _target(self, program: ExportedProgram, spec: Any) -> Node:
+    def _target(self, program: Program, spec: Any) -> Node:
         name = _name_of(program, spec)
         (found,) = (n for n in program.graph.nodes if n.op == "placeholder" and n.name == name)
         leaf: Node = self.values[found].node
@@ -439,7 +473,7 @@ VIEWS = frozenset(
 )
 
 
-def _written_in_place(program: ExportedProgram) -> frozenset[torch.fx.Node]:
+def _written_in_place(program: Program) -> frozenset[torch.fx.Node]:
     """Calls whose results an input or a buffer takes, and which may write to it themselves, as
     eager does: nobody reads what it was before."""
     (output,) = (n for n in program.graph.nodes if n.op == "output")
@@ -462,7 +496,7 @@ def _written_in_place(program: ExportedProgram) -> frozenset[torch.fx.Node]:
     return frozenset(found)
 
 
-def _name_of(program: ExportedProgram, spec: Any) -> str:
+def _name_of(program: Program, spec: Any) -> str:
     """The placeholder that takes an output's value; "" if none does."""
     if spec.kind is OutputKind.USER_OUTPUT:
         return ""

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
+
+from fusewright.frontend.program import Program
 
 PADS = ("reflection", "replication")
 
 
-def lay_as_eager(program: ExportedProgram, device: str = "cpu") -> None:
+def lay_as_eager(program: Program, device: str = "cpu") -> None:
     """Give results the strides that eager's have: torch.export turns cuDNN off, whose convolutions
     lie channels last if their image or their weights do; with free sizes, PyTorch's fake tensors
     lay some results otherwise than with numbers; its own formulas lay some results of the CPU
@@ -33,9 +34,13 @@ def lay_as_eager(program: ExportedProgram, device: str = "cpu") -> None:
 
     device: where it will run. The program's own tensors are the CPU's.
     """
+    lay_calls(program.graph, frozenset(program.graph_signature.inputs_to_parameters), device)
+
+
+def lay_calls(graph: torch.fx.Graph, parameters: Collection[str], device: str) -> None:
+    """The same of a graph. parameters: names of the arguments that are parameters."""
     rules = RULES[device]
-    nodes = list(program.graph.nodes)
-    parameters = set(program.graph_signature.inputs_to_parameters)
+    nodes = list(graph.nodes)
     numbers = FakeTensorMode()
     numbers.cache_enabled = False  # it remembers what was said without cuDNN
     fixed, anew = dict[torch.fx.Node, Any](), set[torch.fx.Node]()
@@ -59,7 +64,7 @@ def lay_as_eager(program: ExportedProgram, device: str = "cpu") -> None:
                     fixed[n] = _as_there(n, args, fixed[n], rules)
                     n.meta["val"] = _laid(n, fixed[n])
                 continue
-            fixed[n] = _made_anew(n, args, kwargs, fixed[n], rules)
+            fixed[n] = made_anew(n, args, kwargs, fixed[n], device)
             n.meta["val"] = _laid(n, fixed[n])
             if _in_place(n) and _moved(args[0], fixed[n]):
                 copy = _copied(n)
@@ -89,19 +94,18 @@ def _with_numbers(value: object) -> object:
     return value
 
 
-def _made_anew(
-    n: torch.fx.Node, args: Any, kwargs: Any, said: Any, rules: Mapping[str, Rule]
-) -> Any:
+def made_anew(n: torch.fx.Node, args: Any, kwargs: Any, said: Any, device: str) -> Any:
     """What a call makes of arguments that may lie otherwise.
 
     What export has said of it stands where it cannot be asked again, since only the data know it.
     """
+    rules = RULES[device]
     if FROM_DATA & set(getattr(n.target, "tags", ())):
         return _as_there(n, args, said, rules)
     single = any(_lies_singly(v) for v in _leaves((args, kwargs)))
     try:
         alike = rules is ON_CPU or str(n.target) not in ON_CPU  # kernels of both lay it alike
-        if single and alike and _is_cheap(n, args, kwargs, said):
+        if single and alike and is_cheap(n, args, kwargs, said):
             made = _really_made(n, args, kwargs)
             if _sizes(made) == _sizes(said):
                 return made
@@ -321,10 +325,18 @@ def _rule(n: torch.fx.Node, rules: Mapping[str, Rule]) -> Rule | None:
 
 
 def _lies(value: object) -> bool:
-    """Whether a tensor of the CPU lies otherwise than row-major."""
+    """Whether a tensor of the CPU lies otherwise than row-major, or its strides say so."""
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return False
-    return not value.is_contiguous()
+    return not value.is_contiguous() or lies_both_ways(value)
+
+
+def lies_both_ways(value: object) -> bool:
+    """Whether a tensor is row-major, and its strides along dimensions of size 1 are others'."""
+    if not isinstance(value, torch.Tensor) or 1 not in value.shape or not value.is_contiguous():
+        return False
+    steps = [prod(max(s, 1) for s in value.shape[d + 1 :]) for d in range(value.dim())]
+    return steps != [*value.stride()]
 
 
 def _as_there(n: torch.fx.Node, args: Any, made: Any, rules: Mapping[str, Rule]) -> Any:
@@ -350,7 +362,7 @@ def _lies_singly(value: object) -> bool:
     return _lies(value) and 1 in value.shape  # type: ignore[attr-defined]
 
 
-def _is_cheap(n: torch.fx.Node, args: Any, kwargs: Any, said: Any) -> bool:
+def is_cheap(n: torch.fx.Node, args: Any, kwargs: Any, said: Any) -> bool:
     """Whether it can be asked with memory: on the CPU, few elements, nothing drawn."""
     tensors = _tensors(_leaves((args, kwargs, said)))
     few = sum(t.numel() for t in tensors) <= CHEAP

@@ -1,9 +1,9 @@
-"""nn.Module + example inputs -> ExportedProgram: the model as ATen calls, and its free batch size.
+"""nn.Module + example inputs -> ExportedProgram: the model as ATen calls, and its free size.
 
 `torch.export` runs the model on fake tensors, so nothing is computed, and functionalises it: first
-with the leading size of the inputs free, so that the batch stays a run-time value; if the model
-needs a fixed batch, or has a matrix product along it, with all sizes fixed. Nothing is printed;
-what cannot be exported is one error.
+with the leading size of the inputs free, or with the one that is asked for, so that it stays a
+run-time value; if the model needs a fixed one, or has a matrix product along it, with all sizes
+fixed. Nothing is printed; what cannot be exported is one error.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -29,6 +29,8 @@ from torch.utils import _pytree as pytree
 
 from fusewright.common.containers import Container, Plain, Slot, Tree
 from fusewright.errors import CaptureFailed
+from fusewright.frontend.asked_size import AskedSize, common_leading
+from fusewright.frontend.batch_of_one import inputs_of_one, lies_the_same, same_calls, tree_of_one
 from fusewright.frontend.carried_state import NOTHING, Carried
 from fusewright.frontend.data_exponents import unknown_powers
 from fusewright.frontend.eager_strides import lay_as_eager
@@ -37,9 +39,16 @@ from fusewright.frontend.layer_fast_paths import masked_as_eager
 from fusewright.frontend.library_calls import ADDED_MATMULS, PLAIN_MATMULS
 from fusewright.frontend.mask_counts import without_selections
 from fusewright.frontend.memory_places import apart, refused, state_apart
-from fusewright.frontend.refusals import IN_COMMON, cannot_capture, cannot_rewrite
+from fusewright.frontend.program import Program
+from fusewright.frontend.refusals import (
+    IN_COMMON,
+    cannot_capture,
+    cannot_rewrite,
+    largest,
+    why_not_free,
+)
 from fusewright.frontend.unknown_sizes import inner_sizes
-from fusewright.ir.graph import BatchSize
+from fusewright.ir.graph import BatchSize, FreeSize
 
 # Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
 COMPOSED = (
@@ -60,17 +69,21 @@ RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decom
 
 @dataclass(frozen=True)
 class Exported:
-    """The program from tensors to tensors, and its batch size, None if every size is fixed.
+    """The program from tensors to tensors, and its free size, None if every size is fixed.
 
     arguments, results: how these hold the tensors; a number that the batch makes is a `BatchSize`.
     left: how replaced attributes hold the tensors behind those of the results.
+    of_one: arguments of a call with a free size of 1, where the program is that of this one, too.
+    fixed: why a size that was asked for is not free.
     """
 
-    program: ExportedProgram
-    batch: int | None
+    program: Program
+    free: FreeSize | None
     arguments: tuple[Tree, ...]
     results: Tree
     left: tuple[Tree, ...] = ()
+    of_one: tuple[object, ...] | None = None
+    fixed: str = ""
 
 
 def export(
@@ -78,28 +91,30 @@ def export(
     inputs: Sequence[object],
     state: Carried = NOTHING,
     device: str = "cpu",
-    with_batch: Collection[int] | None = None,
+    asked: AskedSize | None = None,
 ) -> Exported:
     """The exported program; raises CaptureFailed. state: attributes that forward replaces.
     device: "cpu" or "cuda", where it will run; strides are those of eager there.
-    with_batch: the positions of tensors whose leading size is the batch size; None: of all that
-    have the same as the first."""
+    asked: the size that is to be free; None: the leading one of all tensors that have the same as
+    the first."""
     with flattened(module, inputs, state) as flat:
         tensors = apart(flat.tensors)
-        if with_batch is None:
-            with_batch = range(len(tensors))
-        batch = _batch_size([tensors[k] for k in with_batch])
-        if batch > 1:
-            free = Dim("batch", min=2)
-            shapes = tuple(
-                {0: free} if k in with_batch and v.dim() and v.shape[0] == batch else None
-                for k, v in enumerate(tensors)
-            )
-            program = _try_export(module, tensors, shapes, device)
-            made = _exported(program, flat, batch) if program is not None else None
-            if program is not None and made is not None and _is_free(program, batch):
-                _check_memory(program, module, flat)
-                return made
+        asked = common_leading(tensors) if asked is None else asked
+        size, fixed = asked.of(tensors), "it is 1 or less in the example"
+        if size > 1:
+            traced = _try_export(module, tensors, _with_free(tensors, asked), device)
+            most = largest(traced, asked.name) if isinstance(traced, Exception) else None
+            if most is not None and asked.text:
+                traced = _try_export(module, tensors, _with_free(tensors, asked, most), device)
+            if isinstance(traced, Traced):
+                free = FreeSize(size, name=asked.name, most=most)
+                made = _exported(traced.program, flat, free)
+                fixed = _why_fixed(traced.program, size) if made else FROM_DATA
+                if made and not fixed:
+                    _check_memory(traced.program, module, flat)
+                    return replace(made, of_one=_call_of_one(module, made, traced, flat, device))
+            else:
+                fixed = why_not_free(traced)
         program = _fixed_export(module, tensors, flat, device)
         made = _exported(program, flat, None)
         if made is None:
@@ -108,26 +123,55 @@ def export(
                 "tensors, as .item() does. Return the tensor that it is taken from."
             )
         _check_memory(program, module, flat)
-        return made
+        return replace(made, fixed=fixed)
 
 
-def _exported(program: ExportedProgram, flat: Flat, batch: int | None) -> Exported | None:
+def _with_free(
+    tensors: Sequence[torch.Tensor], asked: AskedSize, most: int | None = None
+) -> tuple[dict[int, Any] | None, ...]:
+    """The dimensions of each tensor that are the free size, as torch.export is told of them."""
+    free, places = Dim(asked.name, min=2, max=most), sorted(asked.places)
+    return tuple({d: free for at, d in places if at == k} or None for k, _ in enumerate(tensors))
+
+
+def _call_of_one(
+    module: nn.Module, made: Exported, traced: Traced, flat: Flat, device: str
+) -> tuple[object, ...] | None:
+    """The arguments of a call with a free size of 1, if the program that has it free is that of
+    this one, too."""
+    if flat.state.places:  # a state has the batch that it was left with
+        return None
+    tensors = inputs_of_one(traced.program, len(flat.tensors))
+    with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager(device):
+        try:
+            single = torch.export.export(module, (tensors,), strict=False)
+            proved = (
+                same_calls(traced.calls, single)
+                and flat.results == tree_of_one(made.results)
+                and run_fake(partial(lies_the_same, traced.program, device))
+            )
+        except Exception:  # noqa: BLE001 - what eager says at 1, the original will say
+            return None
+    return tuple(flat.arguments(tensors)) if proved else None
+
+
+def _exported(program: ExportedProgram, flat: Flat, free: FreeSize | None) -> Exported | None:
     """The program and how it is called; None if a result is a number that depends on data."""
     assert flat.results is not None, "a program was exported, so forward has run"
-    found = [_known(tree) for tree in (flat.results, *flat.left.trees)]
+    found = [_known(tree, free) for tree in (flat.results, *flat.left.trees)]
     known = [tree for tree in found if tree is not None]
     if len(known) < len(found):
         return None
     results, *left = known
-    return Exported(program, batch, flat.trees, results, tuple(left))
+    return Exported(program, free, flat.trees, results, tuple(left))
 
 
-def _known(tree: Tree) -> Tree | None:
-    """The results with numbers that the batch size makes; None if others depend on data."""
+def _known(tree: Tree, free: FreeSize | None) -> Tree | None:
+    """The results with numbers that the free size makes; None if others depend on data."""
     if isinstance(tree, Slot):
         return tree
     if isinstance(tree, Container):
-        inside = [_known(t) for t in tree.inside]
+        inside = [_known(t, free) for t in tree.inside]
         known = tuple(t for t in inside if t is not None)
         return replace(tree, inside=known) if len(known) == len(inside) else None
     if isinstance(tree.value, torch.SymInt):
@@ -135,7 +179,7 @@ def _known(tree: Tree) -> Tree | None:
         if expression.is_Integer:
             return Plain(int(expression))
         factor = multiple(tree.value)
-        return None if factor is None else Plain(BatchSize(factor))
+        return None if factor is None or free is None else Plain(BatchSize(factor, free.name))
     return None if isinstance(tree.value, torch.SymBool | torch.SymFloat) else tree
 
 
@@ -205,13 +249,8 @@ def _recurrent_layer(x: torch.Tensor, hidden: Any, *_: object, **__: object) -> 
     return steps, last if isinstance(hidden, tuple) else last[0]
 
 
-def _batch_size(tensors: Sequence[torch.Tensor]) -> int:
-    """The leading size of the first tensor that has one."""
-    return next((v.shape[0] for v in tensors if v.dim()), 0)
-
-
 @cache
-def _compositions() -> dict[Any, Any]:
+def compositions() -> dict[Any, Any]:
     """How the calls of `COMPOSED` are written with others; what PyTorch lacks is left out."""
     packets = [getattr(torch.ops.aten, name, None) for name in COMPOSED]
     calls = [getattr(p, kind) for p in packets if p for kind in p.overloads() if "out" not in kind]
@@ -219,31 +258,39 @@ def _compositions() -> dict[Any, Any]:
     return {call: table[call] for call in calls if call in table}
 
 
+@dataclass(frozen=True)
+class Traced:
+    """calls: the program as `forward` makes its calls.  program: as it is read."""
+
+    calls: ExportedProgram
+    program: ExportedProgram
+
+
 def _run_export(
     module: nn.Module,
     tensors: Sequence[torch.Tensor],
     shapes: tuple[Any, ...] | None,
     device: str = "cpu",
-) -> ExportedProgram:
+) -> Traced:
     free = None if shapes is None else (shapes,)
     with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager(device):
         program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
         decomposed = _rewritten(program, type(module))
         lay_as_eager(decomposed, device)
-        _type_as_eager(decomposed)
+        type_as_eager(decomposed)
         without_selections(decomposed)
     if _draws(program) > _draws(decomposed):
         raise CaptureFailed(
             f"{type(module).__name__}.forward draws random numbers and does not use them, which "
             "torch.export leaves out: all later ones would differ. Remove the call."
         )
-    return decomposed
+    return Traced(program, decomposed)
 
 
 def _rewritten(program: ExportedProgram, model: type) -> ExportedProgram:
     """The program without what is changed in place, and without `COMPOSED`."""
     try:
-        rewritten: ExportedProgram = program.run_decompositions(_compositions())
+        rewritten: ExportedProgram = program.run_decompositions(compositions())
     except Exception as error:
         if (refusal := cannot_rewrite(error, program.graph, model)) is not None:
             raise refusal from error
@@ -251,7 +298,7 @@ def _rewritten(program: ExportedProgram, model: type) -> ExportedProgram:
     return rewritten
 
 
-def _type_as_eager(program: ExportedProgram) -> None:
+def type_as_eager(program: Program) -> None:
     """Give running statistics the type that they have: PyTorch says float32 of those of 16 bits."""
     for n in program.graph.nodes:
         if str(n.target) == "aten._native_batch_norm_legit_functional.default":
@@ -276,19 +323,19 @@ def _is_idle(n: torch.fx.Node) -> bool:
 
 def _try_export(
     module: nn.Module, tensors: Sequence[torch.Tensor], shapes: tuple[Any, ...], device: str
-) -> ExportedProgram | None:
-    """None when the model fixes the batch size; torch.export has no narrower error for it."""
+) -> Traced | Exception:
+    """The error where the model fixes the size; torch.export has no narrower one for it."""
     try:
         return _run_export(module, tensors, shapes, device)
-    except Exception:  # noqa: BLE001 - the fixed export that follows reports what is wrong
-        return None
+    except Exception as error:  # noqa: BLE001 - the fixed export that follows reports what is wrong
+        return error
 
 
 def _fixed_export(
     module: nn.Module, tensors: Sequence[torch.Tensor], flat: Flat, device: str
 ) -> ExportedProgram:
     try:
-        return _run_export(module, tensors, None, device)
+        return _run_export(module, tensors, None, device).program
     except CaptureFailed:
         raise
     except Exception as error:
@@ -303,7 +350,7 @@ def _change_in_common(
     """What is changed, and who shares its memory, which PyTorch does not say."""
     try:
         with state_apart(module):
-            program = _run_export(module, tensors, None)
+            program = _run_export(module, tensors, None).program
     except Exception as error:  # noqa: BLE001 - whatever else stops it is the better reason
         return cannot_capture(error, type(module))
     return refused(program, module, flat)
@@ -327,10 +374,16 @@ def _multiplied_along_batch(program: ExportedProgram) -> bool:
     return False
 
 
-def _is_free(program: ExportedProgram, batch: int) -> bool:
-    """Whether the program may run with any batch size."""
-    fixed = not _linear_in_batch(program) or _multiplied_along_batch(program)
-    return not fixed and _sizes_hold(program, batch)
+FROM_DATA = "a result of forward is a number that depends on the values of tensors"
+
+
+def _why_fixed(program: ExportedProgram, size: int) -> str:
+    """Why the program may not run with any such size; "" where it may."""
+    if not _linear_in_batch(program):
+        return "another size of the model is no fixed multiple of it"
+    if _multiplied_along_batch(program):
+        return "a matrix product sums along it, and how it is cut is decided beforehand"
+    return "" if _sizes_hold(program, size) else "torch.export gives other sizes with it free"
 
 
 class _Concrete(torch.fx.Interpreter):
@@ -405,13 +458,23 @@ def run_fake(run: Callable[[], Result]) -> Result:
         raise
 
 
+def _is_constant(stride: int | torch.SymInt) -> bool:
+    """Whether a stride is the same for every free size, as the smaller one of 64 and of 64 for each
+    row is."""
+    if not isinstance(stride, torch.SymInt):
+        return True
+    bounds = stride.node.shape_env.bound_sympy(stride.node.expr)
+    return bool(bounds.lower == bounds.upper)
+
+
 def _linear_in_batch(program: ExportedProgram) -> bool:
     """Whether every size, and every number of elements, is fixed or a multiple of one symbol."""
     for n in program.graph.nodes:
         values = pytree.tree_leaves(n.meta.get("val"))
         for value in values:
             tensor = isinstance(value, torch.Tensor)
-            sizes = [*value.shape, *value.stride(), value.numel()] if tensor else [value]
+            strides = [s for s in value.stride() if not _is_constant(s)] if tensor else []
+            sizes = [*value.shape, *strides, value.numel()] if tensor else [value]
             if not tensor and runtime_number(value):
                 continue
             if any(multiple(s) is None for s in sizes if isinstance(s, torch.SymInt)):

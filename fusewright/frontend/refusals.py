@@ -157,6 +157,7 @@ UNPLACED = (
     "changed in place",
     "Select with the tensor, x.index_select(0, n), or return a new value instead of the change.",
 )
+MOST_SAID = 240  # letters of a message of torch.export
 TRUTH = (
     "`if`, `while`, `assert` or bool() asks for a value that only the data knows",
     "Choose with torch.where, or move the question out of forward.",
@@ -194,6 +195,19 @@ def _unplaced(n: torch.fx.Node) -> bool:
     value = n.meta.get("val")
     offset = value.storage_offset() if isinstance(value, torch.Tensor) else 0
     return isinstance(offset, torch.SymInt) and bool(free_unbacked_symbols(offset))
+
+
+def largest(error: Exception, name: str) -> int | None:
+    """The largest size for which torch.export would leave it free, where it says that one."""
+    found = re.search(rf"^\s*{name} = Dim\('{name}',(?: min=\d+,)? max=(\d+)\)$", str(error), re.M)
+    return int(found[1]) if found else None
+
+
+def why_not_free(error: Exception) -> str:
+    """What torch.export says of a size that cannot be free, in a line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    said = next((line for line in lines if line.startswith("- ")), lines[0])
+    return f"torch.export says: {said.removeprefix('- ')[:MOST_SAID]}"
 
 
 def changed_in_common(n: object, model: type, changed: str, others: Sequence[str]) -> CaptureFailed:

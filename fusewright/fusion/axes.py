@@ -319,7 +319,9 @@ def _divides(a: Size, b: Size) -> bool:
 
 def _quotient(b: Size, a: Size) -> Size:
     if isinstance(b, BatchSize):
-        return b.multiple // a.multiple if isinstance(a, BatchSize) else BatchSize(b.multiple // a)
+        if isinstance(a, BatchSize):
+            return b.multiple // a.multiple
+        return replace(b, multiple=b.multiple // a)
     assert isinstance(a, int)
     return b // a
 

@@ -1,6 +1,6 @@
 """Immutable, interned tensor nodes: equal means identical.
 
-    Size  = int | BatchSize(multiple)            a run-time size is a multiple of one batch size
+    Size  = int | BatchSize(multiple)            a run-time size is a multiple of the one free size
     Node  = Node(op, args, attributes, shape, dtype, order)
     Graph = Graph(inputs, outputs, updates, …)   in the order in which the model computes
 
@@ -11,7 +11,7 @@ lists the dimensions from the outermost to the innermost in memory; () means row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -30,12 +30,38 @@ from fusewright.ir.origin import Origin
 from fusewright.ir.placement import OwnCopy, Placement
 from fusewright.ir.record import Record
 
+BATCH, LENGTH = "batch", "length"  # what the free size is called: a leading one, another one
+
 
 @dataclass(frozen=True)
 class BatchSize:
-    """A size known only at run time: `multiple` times the batch size."""
+    """A size known only at run time: `multiple` times the free size, which is called `name` in
+    emitted text: `batch` where it is the leading one."""
 
     multiple: int
+    name: str = BATCH
+
+
+@dataclass(frozen=True)
+class FreeSize:
+    """The size that a graph leaves open. example: as it was captured.  least: the smallest at which
+    the graph is proved to be what eager runs.  name: as `BatchSize` has it.  most: the largest that
+    the model takes, where it has one (a table of positions)."""
+
+    example: int
+    least: int = 2
+    name: str = BATCH
+    most: int | None = None
+
+    @property
+    def bounds(self) -> str:
+        """Between which sizes it lies."""
+        return f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
+
+    @property
+    def words(self) -> str:
+        """What people call it."""
+        return "the batch size" if self.name == BATCH else f"the {self.name}"
 
 
 Size = int | BatchSize
@@ -47,7 +73,7 @@ def times(a: Size, b: Size) -> Size:
     if isinstance(a, BatchSize) and isinstance(b, BatchSize):
         raise InternalError("A size is quadratic in the batch size; capture must have refused it.")
     if isinstance(a, BatchSize):
-        return BatchSize(a.multiple * b) if isinstance(b, int) and b else 0
+        return replace(a, multiple=a.multiple * b) if isinstance(b, int) and b else 0
     if isinstance(b, BatchSize):
         return times(b, a)
     return a * b
@@ -195,17 +221,22 @@ class Graph:
 
     inputs: one leaf per tensor argument of `forward`.  outputs: what it returns, flat.
     updates: buffers and inputs that it changes.  effects: library nodes that must run, in this
-    order, even if nothing reads them (random numbers).  batch: the captured batch size, or None
-    if every size is fixed.  origins: where nodes come from, in the order in which the model
-    computes; no part of what the graph is.
+    order, even if nothing reads them (random numbers).  free: the batch size, or None if every size
+    is fixed.  origins: where nodes come from, in the order in which the model computes; no part of
+    what the graph is.
     """
 
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     updates: tuple[BufferUpdate, ...] = ()
     effects: tuple[Node, ...] = ()
-    batch: int | None = None
+    free: FreeSize | None = None
     origins: Mapping[Node, Origin] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def batch(self) -> int | None:
+        """The captured batch size, or None if every size is fixed."""
+        return self.free.example if self.free else None
 
     @property
     def roots(self) -> tuple[Node, ...]:
@@ -344,7 +375,7 @@ def replaced(graph: Graph, new: Mapping[int, Node]) -> Graph:
         tuple(map(pick, graph.outputs)),
         tuple(BufferUpdate(u.target, pick(u.value)) for u in graph.updates),
         tuple(map(pick, graph.effects)),
-        graph.batch,
+        graph.free,
         _carried(graph.origins, new),
     )
 
@@ -461,11 +492,17 @@ def shape_text(shape: Sequence[Size]) -> str:
 BATCH_SLOT = "{batch}"  # in a text that `format` gives the name of the batch size
 
 
-def size_text(size: Size, batch: str = "batch") -> str:
-    """A size as an expression of Python, C++ and English. batch: the name of the batch size."""
+def size_text(size: Size, batch: str = "") -> str:
+    """A size as an expression of Python, C++ and English. batch: the variable of the free size; "":
+    it has its own name."""
     if isinstance(size, int):
         return str(size)
-    return batch_text(size.multiple, batch)
+    return batch_text(size.multiple, batch or size.name)
+
+
+def free_name(sizes: Iterable[Size]) -> str:
+    """What the free size among these is called; `batch` where there is none."""
+    return next((s.name for s in sizes if isinstance(s, BatchSize)), BATCH)
 
 
 def show(graph: Graph) -> str:

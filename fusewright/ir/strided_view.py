@@ -221,7 +221,7 @@ def as_ints(values: Any) -> Any:
 def _sum(a: Size, b: Size) -> Size | None:
     """None if one of them depends on the batch size and the other one does not."""
     if isinstance(a, BatchSize) and isinstance(b, BatchSize):
-        return BatchSize(a.multiple + b.multiple)
+        return replace(a, multiple=a.multiple + b.multiple)
     if isinstance(a, int) and isinstance(b, int):
         return a + b
     return a if b == 0 else b if a == 0 else None

@@ -25,6 +25,7 @@ from fusewright.fusion.axes import (
 )
 from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import (
+    BATCH,
     Attribute,
     BatchSize,
     Graph,
@@ -80,7 +81,7 @@ class Nest:
     coordinates: declarations of r0, r1, … that the addresses use.  rows, outer, columns: sizes.
     reads: by (member id, argument).  writes: by member id.  axes: sizes of the axes of the rows.
     down: what windows have in common along outer.  heads: where they lie, at each of their places
-    along the columns.
+    along the columns.  free: what the free size is called.
     """
 
     kernel: Kernel
@@ -93,6 +94,7 @@ class Nest:
     axes: tuple[Size, ...] = ()
     down: SlidingWindow | None = None
     heads: tuple[tuple[AffineAccess, ...], ...] = ()
+    free: str = BATCH
 
     @property
     def beside(self) -> Size:
@@ -140,6 +142,7 @@ def nest(kernel: Kernel, graph: Graph, down: SlidingWindow | None = None) -> Nes
         tuple(axis.size for axis in merged[0]),
         down,
         _heads(down, build.access) if down else (),
+        graph.free.name if graph.free else BATCH,
     )
 
 

@@ -310,13 +310,22 @@ def _rewritten(kind: str, used_rules: Sequence[str]) -> list[str]:
 
 
 def _facts(captured: Captured) -> list[str]:
-    free = captured.graph.batch
-    facts = [f"the batch size is {'free (2 or more)' if free else 'fixed'}"]
+    facts = [_free_size(captured)]
     for r in captured.replaced:
         facts.append(f"{r.place} is replaced by each call: read first, and assigned at the end")
     if is_degenerate(captured.graph):
         facts.append("degenerate: the outputs do not depend on the inputs")
     return facts
+
+
+def _free_size(captured: Captured) -> str:
+    """Which size is free; why not, if somebody has asked for it."""
+    free, asked = captured.graph.free, captured.asked
+    if asked is None or not asked.text:
+        return f"the batch size is {f'free ({free.bounds})' if free else 'fixed'}"
+    if free is None:
+        return f"{asked.text} is fixed: {captured.fixed}"
+    return f"{asked.text} is free, as `{free.name}` ({free.bounds}); other sizes are fixed"
 
 
 def is_degenerate(graph: Graph) -> bool:

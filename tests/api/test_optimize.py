@@ -12,7 +12,7 @@ from torch import nn
 
 import fusewright
 from fusewright.emit.model_guard import MOST_IN_FORWARD
-from fusewright.errors import CaptureFailed, FusewrightError
+from fusewright.errors import BadUsage, CaptureFailed, FusewrightError
 
 FACTOR = 2.0
 
@@ -48,6 +48,31 @@ def test_same_values(pair: tuple[nn.Module, nn.Module]) -> None:
     assert runs(fused)
     for arguments, named in (((x, 3.0), {}), ((x,), {"scale": 0.5}), ((x[:1],), {})):
         torch.testing.assert_close(fused(*arguments, **named), block(*arguments, **named))
+
+
+class Rows(nn.Module):
+    """A norm of each of as many rows as there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(x))
+
+
+@pytest.mark.compiler
+@torch.no_grad()
+def test_a_size_that_is_asked_for() -> None:
+    module = Rows()
+    options = {"target": "cpu", "dynamic_shapes": {"x": 1}}
+    fused = fusewright.optimize(module, torch.randn(3, 6, 8), options=options)
+    for length in (1, 9):
+        x = torch.randn(3, length, 8)
+        torch.testing.assert_close(fused(x), module(x))
+    assert type(fused).fusewright_status()["kernels"] == 2  # type: ignore[attr-defined]
+    with pytest.raises(BadUsage, match="y:1: forward is given no y; choose among x"):
+        fusewright.optimize(module, x, options={"target": "cpu", "dynamic_shapes": {"y": 1}})
 
 
 @pytest.mark.compiler

@@ -186,6 +186,17 @@ def test_free_sizes_share_kernels(caplog: pytest.LogCaptureFixture) -> None:
     assert len(graphs) == 2, "one for every batch of 5 rows, and one for 6 rows"
 
 
+def test_a_free_size_that_is_not_the_leading_one(caplog: pytest.LogCaptureFixture) -> None:
+    model = Perceptron()
+    run = compiled(model)
+    with torch.no_grad():
+        for length in (5, 6, 9):
+            x = torch.randn(3, length, 48)
+            torch._dynamo.mark_dynamic(x, 1)
+            torch.testing.assert_close(run(x), model(x))
+    assert len([r for r in caplog.records if KERNELS.match(r.getMessage())]) == 1
+
+
 def test_more_kinds_of_sizes_than_kernels_are_made_for(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +307,7 @@ def test_what_fails_is_a_warning(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(compiled_graph, "make_fused", fails)
+    monkeypatch.setattr(compiled_graph, "fused_as", fails)
     x = torch.randn(4, 8)
     run = compiled(lambda x: torch.tanh(x) * x)
     with pytest.warns(UserWarning, match=said):

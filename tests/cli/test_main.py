@@ -105,6 +105,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
         "optimize", "problem.py", "-o", "new.py", "--target", "sm_80", "--precision", "ieee",
         "--rules", "no-library, no-prepack", "--set", "batch_size=2", "--set", "names=('a', 'b')",
         "--no-timing", "--no-algebra", "--tune", "full", "--mode", "eval",
+        "--dynamic", "x:1", "--dynamic", "y : -2",
     )  # fmt: skip
     ((name, arguments, options),) = stages.calls
     assert code == 0
@@ -120,6 +121,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
         "rules": frozenset({"no-library", "no-prepack", "no-algebra"}),
         "overrides": {"batch_size": "2", "names": "('a', 'b')"},
         "mode": "eval",
+        "dynamic": {"x": (1,), "y": (-2,)},
         "force": False,
         "timing": False,
         "level": "full",
@@ -230,11 +232,13 @@ def test_bench_passes_everything_on(
 
 
 def test_explain(stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("explain", "problem.py", "--target", "cuda", "--set", "batch_size=2") == 0
+    asked = ("--set", "batch_size=2", "--dynamic", "x:1")
+    assert run("explain", "problem.py", "--target", "cuda", *asked) == 0
     ((_, arguments, options),) = stages.calls
     assert arguments == (Path("problem.py"),)
-    nothing: frozenset[str] = frozenset()
-    assert options == {"target": "cuda", "rules": nothing, "overrides": {"batch_size": "2"}}
+    overrides, sizes = {"batch_size": "2"}, {"x": (1,)}
+    wanted = {"target": "cuda", "rules": frozenset[str](), "overrides": overrides, "dynamic": sizes}
+    assert options == wanted
     assert capsys.readouterr().out == "relu and add share relu_add\n"
 
 
@@ -250,6 +254,9 @@ USAGE = {
     "optimize problem.py --set =3": "NAME=VALUE",
     "optimize problem.py --set batch_size=": "NAME=VALUE",
     "optimize problem.py --set a=1 --set a=2": "set twice",
+    "optimize problem.py --dynamic x": "ARGUMENT:DIM",
+    "optimize problem.py --dynamic x:first": "ARGUMENT:DIM",
+    "optimize problem.py --dynamic x:0 --dynamic x:1": "named twice",
     "optimize problem.py -o old.py": "--force",
     "optimize problem.py -o problem.py --force": "used twice",
     "optimize problem.py -o ./sub/../problem.py --force": "used twice",

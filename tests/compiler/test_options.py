@@ -25,6 +25,11 @@ def test_every_option() -> None:
     assert Options.of({"target": "cuda"}).target == "cuda"
 
 
+def test_one_dimension_or_several() -> None:
+    found = Options.of({"dynamic_shapes": {"x": (1,), "mask": 0}}).dynamic_shapes
+    assert dict(found) == {"x": (1,), "mask": (0,)}
+
+
 @pytest.mark.parametrize(
     "rules", ["no-library, no-algebra", ["no-algebra", "no-library"], {"no-library", "no-algebra"}]
 )
@@ -43,6 +48,8 @@ def test_rules_in_any_collection(rules: object) -> None:
         ({"mode": "training"}, "mode 'training' is none of both, train, eval"),
         ({"mode": ["train"]}, r"mode \['train'\] is none of both, train, eval"),
         ({"rules": "no-libary"}, "rule 'no-libary' is none of no-library, .*no-algebra"),
+        ({"dynamic_shapes": {"x": "1"}}, "names of arguments and their dimensions"),
+        ({"dynamic_shapes": ("x", 1)}, "names of arguments and their dimensions"),
         ({"rules": None}, "rules are names in a list or a set, not None"),
     ],
 )

@@ -127,7 +127,7 @@ def of_a_derived_class(w: Watched) -> list[str]:
 
 # What a call meets -> what is said of it; models of many modules say less of some.
 CASES: dict[str, tuple[Callable[[Watched], list[str]], str, str]] = {
-    "one row": (lambda w: w.said(w.x[:1], [w.y[:1]]), "the batch size is less than 2", ""),
+    "no row": (lambda w: w.said(w.x[:0], [w.y[:0]]), "the batch size is 0", ""),
     "a width": (
         lambda w: w.said(torch.randn(4, 16), [torch.randn(4, 16)[:, :8]]),
         "shape of x is (4, 16), not (8, 8)",
@@ -238,13 +238,19 @@ def test_a_refusal_is_said_in_words(emitted: Any, case: str) -> None:
 @pytest.mark.compiler
 def test_once_for_each_model_and_reason(emitted: Any) -> None:
     w = Watched(emitted)
-    one, other = (w.x[:1], [w.y[:1]]), (w.x, [w.y.double()])
+    none, other = (w.x[:0], [w.y[:0]]), (w.x, [w.y.double()])
     with torch.no_grad():
-        assert [len(w.said(*given)) for given in (one, one, other, one, other)] == [1, 0, 1, 0, 0]
+        assert [len(w.said(*given)) for given in (none, none, other, none, other)] == [
+            1,
+            0,
+            1,
+            0,
+            0,
+        ]
         twin = copy.deepcopy(w.model)
-        assert [len(w.said(*one, model=twin)) for _ in range(2)] == [1, 0]
+        assert [len(w.said(*none, model=twin)) for _ in range(2)] == [1, 0]
         assert w.said() == []
-    because = {"the batch size is less than 2": 5, "dtype of pair[0]": 2}
+    because = {"the batch size is 0": 5, "dtype of pair[0]": 2}
     assert w.status() == {"kernels": 1, "reference_forward": 7, "because": because}
 
 
@@ -252,7 +258,7 @@ def test_once_for_each_model_and_reason(emitted: Any) -> None:
 def test_what_was_said_keeps_no_model(emitted: Any) -> None:
     w = Watched(emitted)
     for _ in range(3):
-        w.said(w.x[:1], [w.y[:1]], model=emitted.ModelNew())
+        w.said(w.x[:0], [w.y[:0]], model=emitted.ModelNew())
     gc.collect()
     assert len(emitted._FUSEWRIGHT_TOLD[0]) == 0
 
@@ -267,9 +273,9 @@ def test_strict_is_an_error(emitted: Any, monkeypatch: pytest.MonkeyPatch) -> No
             with pytest.raises(
                 RuntimeError, match=r"ModelNew runs its original .*FUSEWRIGHT_STRICT"
             ):
-                w.model(w.x[:1], [w.y[:1]])
+                w.model(w.x[:0], [w.y[:0]])
         monkeypatch.setenv("FUSEWRIGHT_STRICT", "0")
-        assert len(w.said(w.x[:1], [w.y[:1]])) == 1
+        assert len(w.said(w.x[:0], [w.y[:0]])) == 1
     assert w.status()["kernels"] == 1
 
 

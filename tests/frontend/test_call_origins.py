@@ -135,7 +135,7 @@ def test_passes_carry_origins() -> None:
 
 def test_origins_are_no_part_of_a_graph() -> None:
     graph = capture(Model().eval(), [X]).graph
-    bare = Graph(graph.inputs, graph.outputs, graph.updates, graph.effects, graph.batch)
+    bare = Graph(graph.inputs, graph.outputs, graph.updates, graph.effects, graph.free)
     assert bare == graph
     assert hash(bare) == hash(graph)
     assert repr(bare) == repr(graph)

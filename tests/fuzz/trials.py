@@ -83,7 +83,7 @@ def asserts(module: nn.Module, inputs: Sequence[object]) -> bool:
 def trials(drawn: Sequence[object], seed: int) -> dict[str, Sequence[object]]:
     """What a model runs on: as drawn, special values, other batch sizes."""
     sizes = leading(drawn)
-    counts = (sizes[0] + 1, 2 * sizes[0] + 3) if sizes and sizes[0] > 1 else ()
+    counts = (1, sizes[0] + 1, 2 * sizes[0] + 3) if sizes and sizes[0] > 1 else ()
     others = {f"{n} rows": rows(drawn, n) for n in counts}
     return {"as drawn": drawn, "special": special(drawn, seed), **others}
 

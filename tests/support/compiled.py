@@ -26,6 +26,7 @@ from fusewright.compiler import pipeline
 from fusewright.compiler.compilation import NO_RULES, make
 from fusewright.compiler.pipeline import emitted_text
 from fusewright.emit.runtime import CPP_FLAGS
+from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_size
 from fusewright.frontend.example_arguments import Example
 from fusewright.targets.target import TARGETS
 from tests.support.emitting import compiled_text
@@ -51,12 +52,14 @@ class Case:
         return self.problem.path.stem
 
 
-def prepare(path: Path, seed: int = 0, target: str = "cpu") -> Case:
+def prepare(
+    path: Path, seed: int = 0, target: str = "cpu", dynamic: Wanted = NOTHING_ASKED
+) -> Case:
     """Load a problem, and make its kernels for a target."""
     problem = load_problem(path)
     torch.manual_seed(seed)
     model, inputs = problem.make_model(), problem.make_inputs()
-    made = make(model, inputs, TARGETS[target])
+    made = make(model, inputs, TARGETS[target], asked=asked_size(model, inputs, dynamic))
     text = emitted_text(made, model, problem)
     return Case(problem, model, inputs, made, text)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
 from torch import nn
 
+from fusewright.common.call_arguments import like
+from fusewright.common.containers import rebuilt, taken
 from fusewright.frontend.capture import Captured, capture, state_of
-from fusewright.ir.graph import Graph, check
+from fusewright.ir.graph import Graph, check, size_at_batch
 from fusewright.ir.interpreter import interpret
 from fusewright.rewrite.simplify import rewrite
 
@@ -36,3 +38,14 @@ def check_meaning(before: Graph, after: Graph, module: nn.Module, inputs: Inputs
     wanted = interpret(before, inputs, state, dtype=torch.float64)
     for a, b in zip(interpret(after, inputs, state, dtype=torch.float64), wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+def with_batch(inputs: Sequence[object], graph: Graph, batch: int) -> list[object]:
+    """The first rows of the arguments that have the free batch size."""
+    trees, tensors = taken(inputs)
+    cut = []
+    for t, leaf in zip(tensors, graph.inputs, strict=True):
+        for d, size in enumerate(leaf.shape):
+            t = t.narrow(d, 0, size_at_batch(size, batch))
+        cut.append(t.clone())
+    return like(inputs, rebuilt(trees, cut))

@@ -29,6 +29,7 @@ from fusewright.judge.evidence.pytree import mapped, tensors
 SPECIAL_TARGETS = 3  # inf and nan are put into the first few float inputs, one at a time
 LARGE = 4_097
 GRID_LIMIT = 65_537  # one more than a CUDA grid may have in y and z
+ONE_ROW = "shape-dim0-1"  # who takes any batch size takes this one, at which eager's rules change
 GROWN_BYTES = 64 << 20  # the very long shapes are tried only where they stay this small
 MAX_DIMS = 4  # dimensions that the shape family varies
 

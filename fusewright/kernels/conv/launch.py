@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fusewright.codegen.launch import BodyPolicy, Launch
-from fusewright.ir.graph import BATCH_SLOT, Node, size_text, times
+from fusewright.ir.graph import BATCH_SLOT, Node, free_name, size_text, times
 from fusewright.kernels.conv.geometry import BOX_COLUMNS, geometry
 from fusewright.kernels.conv.prologue import prologue
 from fusewright.kernels.conv.tile import ConvTile
@@ -114,7 +114,8 @@ def _with_cells(n: Node, scratch: str) -> list[str]:
 
 def _with_parts(n: Node, scratch: str) -> list[str]:
     """Where the parts of reductions over all pixels begin, behind what is packed."""
-    packed = geometry(n).packed_bytes.format(batch="batch")
+    g = geometry(n)
+    packed = g.packed_bytes.format(batch=free_name([g.images]))
     return ["left", "right", "shape", scratch, f"static_cast<char*>({scratch}) + {packed}"]
 
 

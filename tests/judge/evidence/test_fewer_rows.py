@@ -44,6 +44,7 @@ BODIES = {
         "specialised",
     ),
     "wrong with few rows": (f"        if rows == {FEW}:\n{WRONG}", "refuted", "hazard-shapes"),
+    "wrong with one row": (f"        if rows == 1:\n{WRONG}", "refuted", "hazard-shapes"),
     "wrong at full size": (f"        if rows == {ROWS}:\n{WRONG}", "refuted", "accuracy"),
     "wrong in one row at full size": (
         f"        if rows == {ROWS}:\n"

@@ -288,12 +288,12 @@ def test_functions_of_scores_compute_what_they_mean(tmp_path: Path) -> None:
         read = scores(n).tensors
         with torch.no_grad():
             made = interpret(
-                Graph(graph.inputs, (*read, *n.args[3:]), batch=graph.batch), inputs, state
+                Graph(graph.inputs, (*read, *n.args[3:]), free=graph.free), inputs, state
             )
             given, operands = made[: len(read)], made[len(read) :]
             score = scores(n).score
             product = torch.randn([graph.hint(s) for s in score.shape])
-            meaning = Graph((), (spec_of(n, AttentionSpec).score_mod,), batch=graph.batch)
+            meaning = Graph((), (spec_of(n, AttentionSpec).score_mod,), free=graph.free)
             (wanted,) = interpret(meaning, [product, *operands], {}, batch=graph.batch)
         tensors = [t.detach().contiguous() for t in given]
         out = torch.zeros_like(product)

@@ -76,7 +76,7 @@ def interpreted(
 ) -> list[torch.Tensor]:
     """The values of some nodes, laid out as kernels assume."""
     with torch.no_grad():
-        values = interpret(Graph(graph.inputs, tuple(nodes), batch=graph.batch), inputs, state)
+        values = interpret(Graph(graph.inputs, tuple(nodes), free=graph.free), inputs, state)
     return [v.detach().contiguous().clone() for v in values]
 
 

@@ -183,7 +183,7 @@ def test_views_that_do_not_lie_evenly_are_copied_by_kernels() -> None:
 def walked(factor: Operand, graph: Graph, inputs: tuple[torch.Tensor, ...], module: nn.Module,
            count: int) -> torch.Tensor:  # fmt: skip
     """The factor as its kernel reads it: one address and three strides."""
-    only = Graph(graph.inputs, (factor.tensor,), batch=graph.batch)
+    only = Graph(graph.inputs, (factor.tensor,), free=graph.free)
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     (tensor,) = interpret(only, inputs, state)
     memory = tensor.permute(factor.tensor.order) if factor.tensor.order else tensor
@@ -202,7 +202,7 @@ def test_factors_are_found_by_their_strides(form: str) -> None:
     with torch.no_grad():
         left, right = (walked(f, graph, inputs, module, count) for f in operands(n))
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        (wanted,) = interpret(Graph(graph.inputs, (n,), batch=graph.batch), inputs, state)
+        (wanted,) = interpret(Graph(graph.inputs, (n,), free=graph.free), inputs, state)
     found = left.double() @ right.double().transpose(1, 2)
     rtol = 1e-4 if wanted.dtype is torch.float32 else torch.finfo(wanted.dtype).eps
     torch.testing.assert_close(

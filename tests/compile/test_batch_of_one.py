@@ -1,0 +1,72 @@
+"""Every file of zoo/ at a batch of 1: eager's results, from kernels where that is proved."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from types import ModuleType
+
+import pytest
+import torch
+
+from tests.support.agreement import called, copied, disagreements
+from tests.support.compiled import Case, build, prepare, ready
+from tests.support.folders import ZOO
+from tests.support.graphs import with_batch
+
+# Cannot be captured as a whole: tests/frontend/test_submodules.py has these.
+IN_PARTS = ("network_experts_routed", "network_detection_suppressed")
+PATHS = sorted(p for p in ZOO.glob("*.py") if p.stem not in IN_PARTS)
+GROUPS = 12  # files whose kernels are compiled together
+# In train mode eager itself refuses a batch of 1; and it lays a result otherwise there.
+TWO_OR_MORE = (
+    "linear_batchnorm_swish",
+    "network_batchnorm_stack",
+    "norm_batch_rows_train",
+    "matmul_einsum",
+)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module", params=range(GROUPS))
+def group(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[Case, ModuleType]]:
+    cases = [prepare(path) for path in PATHS[request.param :: GROUPS]]
+    built = build(cases, tmp_path_factory.mktemp("batch_of_one"))
+    return [*zip(cases, built, strict=True)]
+
+
+def test_a_batch_of_one_is_eagers(group: list[tuple[Case, ModuleType]]) -> None:
+    found = {case.name: wrong(case, module) for case, module in group}
+    assert {name: said for name, said in found.items() if said} == {}
+
+
+def wrong(case: Case, module: ModuleType) -> list[str]:
+    """What differs from eager at a batch of 1, or in the way to it."""
+    graph = case.made.captured.graph
+    if graph.free is None:
+        return []
+    if (graph.free.least == 2) != (case.name in TWO_OR_MORE):
+        return [f"the smallest batch size is {graph.free.least}"]
+    torch.manual_seed(0)
+    ours = module.ModelNew(*case.problem.make_init_inputs())
+    theirs = copy.deepcopy(case.model)
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    inputs = with_batch(case.inputs, graph, 1)
+    if (raised := refused(theirs, inputs)) is not None:  # of a norm, or an index of another row
+        said = refused(ours, inputs)
+        return [] if type(said) is type(raised) else [f"{said!r} instead of {raised!r}"]
+    with torch.no_grad():
+        from_kernels = ready(copy.deepcopy(ours), copied(inputs))
+    if case.made.plan.kernels and from_kernels != (graph.free.least == 1):
+        return ["the guard lets it through"] if from_kernels else ["the guard refuses it"]
+    return disagreements(ours, theirs, inputs)
+
+
+def refused(module: torch.nn.Module, inputs: Sequence[object]) -> Exception | None:
+    try:
+        called(copy.deepcopy(module), copied(inputs))
+    except (ValueError, IndexError) as error:
+        return error
+    return None
