@@ -60,9 +60,13 @@ def test_an_argument_called_options_goes_by_position(given: Any) -> None:
 
 
 def test_options_that_nobody_knows() -> None:
-    with pytest.raises(BadUsage, match=r"no 'device'; choose among target, .*rules\.$"):
+    with pytest.raises(
+        BadUsage, match=r"no 'device'; choose among target, .*rules, dynamic_shapes\.$"
+    ):
         fusewright.optimize(Block(), X, options={"device": "cpu"})
-    with pytest.raises(BadUsage, match="a dict of target, precision, mode, rules, not a str"):
+    with pytest.raises(
+        BadUsage, match="a dict of target, precision, mode, rules, dynamic_shapes, not"
+    ):
         fusewright.optimize(Block(), X, options="cpu")  # type: ignore[arg-type]
 
 
