@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
@@ -25,12 +26,16 @@ from torch.utils._python_dispatch import (
 )
 
 from fusewright.backend.sized_graph import without_sizes
-from fusewright.compiler.compilation import Compilation
+from fusewright.build.fused_module import require_tools
+from fusewright.compiler.compilation import Compilation, design, make
 from fusewright.compiler.options import Options
-from fusewright.compiler.pipeline import make_fused
+from fusewright.compiler.pipeline import fused_as
 from fusewright.errors import BadUsage, FusewrightError, UnusableProblem
+from fusewright.frontend.asked_size import leading
+from fusewright.frontend.aten_graph import capture_graph, is_plain
 from fusewright.ir.graph import BatchSize
 from fusewright.targets.detect import resolve_target
+from fusewright.targets.target import Target
 
 MOST_VARIANTS = 8  # of one graph, as often as Dynamo compiles a function again by default
 Result = TypeVar("Result")
@@ -96,8 +101,7 @@ class CompiledGraph:
         device = next((a.device.type for a in arguments if isinstance(a, torch.Tensor)), "cpu")
         try:
             machine, _ = resolve_target(self._options.target or device)
-            about = machine, self._options.precision, self._options.rules, self._graph.with_batch
-            found = _in_own_thread(partial(make_fused, module, arguments, *about))
+            made, fused = _in_own_thread(partial(self._made, arguments, machine))
         except UnusableProblem as error:
             log.info("%s runs as it is: %s", name, error)
             return Variant(tuple(sizes), module)
@@ -108,12 +112,23 @@ class CompiledGraph:
             why = f"{kind}{error}"
             warnings.warn(f"fusewright: {name} runs as it is: {why}", stacklevel=2)
             return Variant(tuple(sizes), module)
-        if found is None:
+        if fused is None:
             log.info("%s runs as it is: no kernel would be faster", name)
             return Variant(tuple(sizes), module)
-        made, fused = found
         log.info("%s: %d kernels", name, len(made.kernels))
         return Variant(self._free(made, arguments, sizes), fused, copied)
+
+    def _made(self, arguments: list[Any], machine: Target) -> tuple[Compilation, nn.Module | None]:
+        """What is made of the graph for these arguments, and what runs it."""
+        require_tools(machine)
+        module, precision, rules = self._graph.module, self._options.precision, self._options.rules
+        if is_plain(self._given.graph):
+            found = capture_graph(module, self._given, arguments, machine.device)
+            made = design(found, machine, precision, rules)
+        else:
+            free = leading(self._graph.with_batch)
+            made = make(module, arguments, machine, precision, rules, asked=free)
+        return made, fused_as(made, module, rules)
 
     def _with_gaps(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Tensors with gaps, as parts of a packed projection are, that may be copied: gradients may

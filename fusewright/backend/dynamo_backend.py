@@ -21,6 +21,7 @@ from fusewright.backend.compiled_graph import CompiledGraph
 from fusewright.backend.gradient_decompositions import gradient_decompositions
 from fusewright.compiler.options import Options
 from fusewright.errors import BadUsage
+from fusewright.frontend.export import compositions
 
 
 def fusewright(
@@ -56,11 +57,15 @@ def fusewright(
         fw_compiler=partial(_compile, asked, "forward"),
         bw_compiler=partial(_compile, asked, "backward"),
         inference_compiler=partial(_compile, asked, "inference"),
-        decompositions=gradient_decompositions,
+        decompositions=_decompositions,
         partition_fn=min_cut_rematerialization_partition,
     )
     trained: Callable[..., Any] = compiler(graph, example_inputs)
     return trained
+
+
+def _decompositions() -> dict[Any, Any]:
+    return {**compositions(), **gradient_decompositions()}
 
 
 def _compile(

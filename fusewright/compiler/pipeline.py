@@ -7,7 +7,7 @@ problem -> capture -> rewrite -> attention -> gemm -> conv -> scan -> target low
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -74,7 +74,7 @@ from fusewright.emit.python_text import NameScope
 from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed
-from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_size, leading
+from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_size
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
 from fusewright.judge.evidence.pytree import tensors
@@ -329,25 +329,14 @@ def explain_file(
     return _file(problem, module, given, machine, *settings, dynamic=dynamic).record
 
 
-def make_fused(
-    module: nn.Module,
-    inputs: Sequence[object],
-    machine: Target,
-    precision: str = "eager",
-    rules: frozenset[str] = NO_RULES,
-    with_batch: Collection[int] | None = None,
-) -> tuple[Compilation, nn.Module] | None:
-    """What was made of a module in its own mode, and a twin of it that runs that; None where the
-    model as it was is fastest. with_batch: positions of tensors whose leading size is one free
-    size, where that is known. Raises as `make`, and BadUsage for rules that cannot be kept."""
-    require_tools(machine)
-    asked = None if with_batch is None else leading(with_batch)
-    made = make(module, inputs, machine, precision, rules, asked=asked)
+def fused_as(made: Compilation, module: nn.Module, rules: frozenset[str]) -> nn.Module | None:
+    """A twin of a module that runs what was made of it in its own mode; None where the model as it
+    was is fastest. Raises BadUsage for rules that cannot be kept."""
     check_rules(made, rules)
     if not made.replaced:
         return None
     runtime, new = _code(made, module, scope_of(module))
-    return made, fused_module(module, emit_bare_class(runtime, new))
+    return fused_module(module, emit_bare_class(runtime, new))
 
 
 def _load(

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
@@ -37,6 +36,7 @@ from fusewright.frontend.forward_trace import (
 from fusewright.frontend.library_calls import contraction_flops, library_call
 from fusewright.frontend.lowering import lower, with_memory_order
 from fusewright.frontend.lowering.call import AtenCall, AtenResult
+from fusewright.frontend.program import Program
 from fusewright.frontend.refusals import unknown_size
 from fusewright.frontend.side_effects import HasEffects
 from fusewright.ir.builder import TensorExpr
@@ -127,6 +127,17 @@ def capture(
     """
     with no_attribute_changes(module), _own_hooks_off(module):
         found, run = _exported(module, inputs, device, asked)
+    return captured_program(module, inputs, found, run, asked)
+
+
+def captured_program(
+    module: nn.Module,
+    inputs: Sequence[object],
+    found: Exported,
+    run: ForwardTrace,
+    asked: AskedSize | None = None,
+) -> Captured:
+    """The graph of a program that `module` stands for, called with `inputs`. run: of `forward`."""
     builder = _GraphBuilder(found.free, module, run)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
@@ -241,7 +252,7 @@ class _GraphBuilder:
         self.calls: list[EagerStep] = []
         self.origins: dict[Node, Origin] = {}
 
-    def build(self, program: ExportedProgram) -> Graph:
+    def build(self, program: Program) -> Graph:
         inputs = self._leaves(program)
         self.in_place = _written_in_place(program)
         self.places = CallOrigins(self.module, program.graph.nodes)
@@ -254,7 +265,7 @@ class _GraphBuilder:
 
     # -- leaves
 
-    def _leaves(self, program: ExportedProgram) -> tuple[Node, ...]:
+    def _leaves(self, program: Program) -> tuple[Node, ...]:
         inputs: list[Node] = []
         kinds = {
             s.arg.name: s for s in program.graph_signature.input_specs if hasattr(s.arg, "name")
@@ -271,7 +282,7 @@ class _GraphBuilder:
                 inputs.append(leaf)
         return tuple(inputs)
 
-    def _leaf(self, n: torch.fx.Node, spec: Any, position: int, program: ExportedProgram) -> Node:
+    def _leaf(self, n: torch.fx.Node, spec: Any, position: int, program: Program) -> Node:
         result = self._result(n.meta["val"])
         shared: dict[str, Any] = {
             "shape": result.shape,
@@ -372,9 +383,7 @@ class _GraphBuilder:
 
     # -- results
 
-    def _results(
-        self, program: ExportedProgram
-    ) -> tuple[tuple[Node, ...], tuple[BufferUpdate, ...]]:
+    def _results(self, program: Program) -> tuple[tuple[Node, ...], tuple[BufferUpdate, ...]]:
         (output,) = (n for n in program.graph.nodes if n.op == "output")
         pairs = list(zip(program.graph_signature.output_specs, output.args[0], strict=True))
         updates: list[BufferUpdate] = []
@@ -400,7 +409,7 @@ class _GraphBuilder:
         outputs = [self._output(given, k, changed, owner) for k, given in enumerate(given_outputs)]
         return tuple(outputs), tuple(updates)
 
-    def _target(self, program: ExportedProgram, spec: Any) -> Node:
+    def _target(self, program: Program, spec: Any) -> Node:
         name = _name_of(program, spec)
         (found,) = (n for n in program.graph.nodes if n.op == "placeholder" and n.name == name)
         leaf: Node = self.values[found].node
@@ -463,7 +472,7 @@ VIEWS = frozenset(
 )
 
 
-def _written_in_place(program: ExportedProgram) -> frozenset[torch.fx.Node]:
+def _written_in_place(program: Program) -> frozenset[torch.fx.Node]:
     """Calls whose results an input or a buffer takes, and which may write to it themselves, as
     eager does: nobody reads what it was before."""
     (output,) = (n for n in program.graph.nodes if n.op == "output")
@@ -486,7 +495,7 @@ def _written_in_place(program: ExportedProgram) -> frozenset[torch.fx.Node]:
     return frozenset(found)
 
 
-def _name_of(program: ExportedProgram, spec: Any) -> str:
+def _name_of(program: Program, spec: Any) -> str:
     """The placeholder that takes an output's value; "" if none does."""
     if spec.kind is OutputKind.USER_OUTPUT:
         return ""

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
+
+from fusewright.frontend.program import Program
 
 PADS = ("reflection", "replication")
 
 
-def lay_as_eager(program: ExportedProgram, device: str = "cpu") -> None:
+def lay_as_eager(program: Program, device: str = "cpu") -> None:
     """Give results the strides that eager's have: torch.export turns cuDNN off, whose convolutions
     lie channels last if their image or their weights do; with free sizes, PyTorch's fake tensors
     lay some results otherwise than with numbers; its own formulas lay some results of the CPU

@@ -39,6 +39,7 @@ from fusewright.frontend.layer_fast_paths import masked_as_eager
 from fusewright.frontend.library_calls import ADDED_MATMULS, PLAIN_MATMULS
 from fusewright.frontend.mask_counts import without_selections
 from fusewright.frontend.memory_places import apart, refused, state_apart
+from fusewright.frontend.program import Program
 from fusewright.frontend.refusals import (
     IN_COMMON,
     cannot_capture,
@@ -76,7 +77,7 @@ class Exported:
     fixed: why a size that was asked for is not free.
     """
 
-    program: ExportedProgram
+    program: Program
     free: FreeSize | None
     arguments: tuple[Tree, ...]
     results: Tree
@@ -249,7 +250,7 @@ def _recurrent_layer(x: torch.Tensor, hidden: Any, *_: object, **__: object) -> 
 
 
 @cache
-def _compositions() -> dict[Any, Any]:
+def compositions() -> dict[Any, Any]:
     """How the calls of `COMPOSED` are written with others; what PyTorch lacks is left out."""
     packets = [getattr(torch.ops.aten, name, None) for name in COMPOSED]
     calls = [getattr(p, kind) for p in packets if p for kind in p.overloads() if "out" not in kind]
@@ -276,7 +277,7 @@ def _run_export(
         program = torch.export.export(module, (tuple(tensors),), dynamic_shapes=free, strict=False)
         decomposed = _rewritten(program, type(module))
         lay_as_eager(decomposed, device)
-        _type_as_eager(decomposed)
+        type_as_eager(decomposed)
         without_selections(decomposed)
     if _draws(program) > _draws(decomposed):
         raise CaptureFailed(
@@ -289,7 +290,7 @@ def _run_export(
 def _rewritten(program: ExportedProgram, model: type) -> ExportedProgram:
     """The program without what is changed in place, and without `COMPOSED`."""
     try:
-        rewritten: ExportedProgram = program.run_decompositions(_compositions())
+        rewritten: ExportedProgram = program.run_decompositions(compositions())
     except Exception as error:
         if (refusal := cannot_rewrite(error, program.graph, model)) is not None:
             raise refusal from error
@@ -297,7 +298,7 @@ def _rewritten(program: ExportedProgram, model: type) -> ExportedProgram:
     return rewritten
 
 
-def _type_as_eager(program: ExportedProgram) -> None:
+def type_as_eager(program: Program) -> None:
     """Give running statistics the type that they have: PyTorch says float32 of those of 16 bits."""
     for n in program.graph.nodes:
         if str(n.target) == "aten._native_batch_norm_legit_functional.default":

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.export import ExportedProgram
 from torch.fx import Node
+
+from fusewright.frontend.program import Program
 
 aten = torch.ops.aten
 ALIKE = (aten.clone.default, aten._to_copy.default, aten.detach.default, aten.alias.default)
@@ -36,7 +37,7 @@ class Selection:
     mask: Node
 
 
-def without_selections(program: ExportedProgram) -> None:
+def without_selections(program: Program) -> None:
     """Rewrite the program in place."""
     places = (n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder")
     given = [v for v in places if isinstance(v, FakeTensor)]
@@ -71,7 +72,7 @@ def _is_tensor(n: object) -> bool:
 
 
 class _Rewriter:
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(self, program: Program) -> None:
         self.graph = program.graph
         self.selections: dict[Node, Selection] = {}
         self.replaced: set[Node] = set()

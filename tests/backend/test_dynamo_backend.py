@@ -296,7 +296,7 @@ def test_what_fails_is_a_warning(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(compiled_graph, "make_fused", fails)
+    monkeypatch.setattr(compiled_graph, "fused_as", fails)
     x = torch.randn(4, 8)
     run = compiled(lambda x: torch.tanh(x) * x)
     with pytest.warns(UserWarning, match=said):

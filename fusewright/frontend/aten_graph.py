@@ -1,0 +1,123 @@
+"""A functional graph of ATen calls, as AOTAutograd makes them -> Captured, without a trace.
+
+`capture` runs a model's Python and exports it, of which nothing is needed where the graph is there
+already: it is run once on fake tensors like those that it is given, which says how all results lie.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+
+from fusewright.common.containers import flatten
+from fusewright.errors import CaptureFailed
+from fusewright.frontend.capture import Captured, captured_program
+from fusewright.frontend.carried_state import NOTHING
+from fusewright.frontend.eager_strides import lay_as_eager
+from fusewright.frontend.export import Exported, run_fake, silence, traced_as_eager, type_as_eager
+from fusewright.frontend.flat_module import flat_arguments
+from fusewright.frontend.forward_trace import ForwardTrace
+from fusewright.frontend.mask_counts import without_selections
+from fusewright.frontend.program import TracedProgram
+from fusewright.frontend.refusals import cannot_capture
+
+
+def is_plain(graph: Graph) -> bool:
+    """Whether a graph is what `capture_graph` takes: tensors of fixed sizes go in, and it calls
+    nothing but ATen operators that change nothing."""
+    return all(map(_is_plain, graph.nodes))
+
+
+def _is_plain(n: Node) -> bool:
+    if n.op == "placeholder":
+        return isinstance(n.meta.get("val"), torch.Tensor) and _is_fixed(n)
+    if n.op == "output":
+        return True
+    if n.op != "call_function" or not _is_fixed(n):
+        return False
+    if n.target is operator.getitem:
+        return True
+    return isinstance(n.target, OpOverload) and not n.target._schema.is_mutable
+
+
+def _is_fixed(n: Node) -> bool:
+    """Whether all sizes are numbers."""
+    values = pytree.tree_leaves(n.meta.get("val"))
+    symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    sizes = (
+        s for v in values for s in ((*v.shape, *v.stride()) if isinstance(v, torch.Tensor) else [v])
+    )
+    return not any(isinstance(s, symbols) for s in sizes)
+
+
+class _Values(Interpreter):
+    """Notes what each call gives."""
+
+    def run_node(self, n: Node) -> Any:
+        made = super().run_node(n)
+        if n.op != "output":
+            n.meta["val"] = made
+        return made
+
+
+def capture_graph(
+    module: nn.Module, given: GraphModule, inputs: Sequence[torch.Tensor], device: str = "cpu"
+) -> Captured:
+    """A graph, which `module` calls with its own arguments; raises CaptureFailed.
+
+    given: has a graph that `is_plain`.  inputs: like those of later calls.  device: "cpu" or
+    "cuda", where it will run.
+    """
+    copied = Graph()
+    copied.output(copied.graph_copy(given.graph, {}))
+    flat, program = flat_arguments(module, inputs), TracedProgram(copied)
+    run = partial(_run_fake, GraphModule(given, copied), flat.tensors)
+    try:
+        with silence(), torch.no_grad(), traced_as_eager(device):
+            results, owners, memories = run_fake(run)
+            tree = _tensors_alone(copied, results)
+            lay_as_eager(program, device)
+            type_as_eager(program)
+            without_selections(program)
+    except CaptureFailed:
+        raise
+    except Exception as error:
+        raise cannot_capture(error, type(module)) from error
+    trace = ForwardTrace((), owners, memories, NOTHING, NOTHING, ("",) * len(memories))
+    return captured_program(module, inputs, Exported(program, None, flat.trees, tree), trace)
+
+
+def _run_fake(
+    given: GraphModule, tensors: Sequence[torch.Tensor]
+) -> tuple[Any, tuple[frozenset[int | str], ...], tuple[int, ...]]:
+    """The results; for each tensor of them, whose memory it shows, as `ForwardTrace` has it."""
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()) as mode:
+        fakes = [mode.from_tensor(t.detach(), static_shapes=True) for t in tensors]
+        made: Any = _Values(given).run(*fakes, enable_io_processing=False)
+    results = list(made) if isinstance(made, list) else made  # a graph's own lists are immutable
+    memory = [t.untyped_storage()._cdata for t in fakes]
+    tensors_made = [r for r in pytree.tree_leaves(results) if isinstance(r, torch.Tensor)]
+    shown = [r.untyped_storage()._cdata for r in tensors_made]
+    owners = (frozenset[int | str](k for k, own in enumerate(memory) if own == s) for s in shown)
+    return results, tuple(owners), tuple(shown.index(s) for s in shown)
+
+
+def _tensors_alone(graph: Graph, results: Any) -> Any:
+    """How the results hold their tensors, of which the graph then returns nothing else."""
+    tree, tensors = flatten(results)
+    (output,) = (n for n in graph.nodes if n.op == "output")
+    nodes = [n for n in pytree.tree_leaves(output.args[0]) if isinstance(n, Node)]
+    if len(nodes) != len(tensors):
+        raise CaptureFailed("A graph returns something other than tensors, numbers and None.")
+    output.args = (tuple(nodes),)
+    return tree

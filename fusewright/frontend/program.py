@@ -1,0 +1,53 @@
+"""What a capture reads: ATen calls, what each gives on fake tensors, and what goes in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import Graph
+
+
+class Program(Protocol):
+    """An `ExportedProgram`, or what else has these."""
+
+    @property
+    def graph(self) -> Graph: ...
+
+    @property
+    def graph_signature(self) -> ExportGraphSignature: ...
+
+    @property
+    def constants(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class TracedProgram:
+    """A program without state: all that it reads is given, all that it computes is returned.
+
+    graph: its placeholders are tensors, and so are all of its outputs.
+    """
+
+    graph: Graph
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def graph_signature(self) -> ExportGraphSignature:
+        (output,) = (n for n in self.graph.nodes if n.op == "output")
+        places = [n for n in self.graph.nodes if n.op == "placeholder"]
+        return ExportGraphSignature(
+            [InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None) for n in places],
+            [
+                OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None)
+                for n in output.args[0]
+            ],
+        )
