@@ -1,12 +1,13 @@
 """torch.compile(model, backend="fusewright") beside eager and torch.compile -> a Markdown table.
 
-python bench/backend.py [resnet18 gpt2 llama] [--kind inference|training ...] [--rounds 31]
+python bench/backend.py [resnet18 gpt2 llama] [--kind inference|training ...] [--rounds 31] [--warm]
 
 Inference is a call in eval mode without gradients; a training step is forward, loss and backward in
 train mode. A round calls each side once, in random order, on inputs of the round; a call is timed
 with a device that waits for nothing before it. Numbers are medians, and quartiles of the ratios
-within a round. `first` is what the first call of ours took, in seconds, with everything compiled.
-Results and gradients are compared with float64: the largest distance of ours over that of eager.
+within a round. `first` is what the first call of ours took, in seconds, with all that was compiled
+for it. Results and gradients are compared with float64: the largest distance of ours over that of
+eager. --warm: only compile, so that several processes may do it beside each other.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=[*shapes])
     parser.add_argument("--kind", nargs="*", default=KINDS)
     parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--warm", action="store_true")
     given = parser.parse_args()
     print("| model | kind | ours ms | eager ms | torch.compile ms | eager/ours | compile/ours |")
     print("|---|---|---|---|---|---|---|")
     for name in given.names:
         for kind in given.kind:
-            print(f"| {name} | {kind} | {_row(shapes[name], kind, given.rounds)} |", flush=True)
+            row = _row(shapes[name], kind, given.rounds, warm=given.warm)
+            print(f"| {name} | {kind} | {row} |", flush=True)
 
 
-def _row(shape: PublicShape, kind: str, rounds: int) -> str:
+def _row(shape: PublicShape, kind: str, rounds: int, *, warm: bool) -> str:
     torch.compiler.reset()
     torch.manual_seed(0)
     model = shape.make().to(DEVICE).train(kind == "training")
@@ -61,6 +64,9 @@ def _row(shape: PublicShape, kind: str, rounds: int) -> str:
     right = _step(exact, exact, shape, kind, double)
     worst = _worst(ours, sides["eager"](x), right)
     del exact, right, ours
+    if warm:
+        sides["torch.compile"](x)
+        return f"warm | first {first:.1f} s, distance {worst:.2f} of eager's"
     for _ in range(3):
         for side in sides.values():
             side(x)
