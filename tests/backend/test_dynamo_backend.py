@@ -19,6 +19,7 @@ from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 from fusewright.backend import compiled_graph
+from fusewright.backend.dynamo_backend import fusewright
 from fusewright.errors import BadUsage, ToolMissing
 
 KERNELS = re.compile(r"(inference|forward|backward) graph of \d+ nodes: (\d+) kernels")
@@ -36,7 +37,7 @@ def _fresh(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def compiled(model: Any, **more: Any) -> Any:
-    return torch.compile(model, backend="fusewright", **more)
+    return torch.compile(model, backend=fusewright, **more)
 
 
 def kernels(caplog: pytest.LogCaptureFixture) -> dict[str, int]:

@@ -180,6 +180,7 @@ VIEWS = [
         "torch.broadcast_tensors(x, z)[1] * x",
         "x + torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])",
     ),
+    "torch.scalar_tensor(2.5) * z.sum()",
     *("x.t() @ x + 1", "w.reshape(2, 6, 20).sum(2)", "w.transpose(1, 3).reshape(2, -1) * 2"),
 ]
 REDUCTIONS = [
@@ -242,6 +243,7 @@ REDUCTIONS = [
         "F.normalize(y, dim=1)",
         "x.any()",
     ),
+    *("torch.ops.aten._softmax(x, 1, False)", "torch.ops.aten._log_softmax(x, 1, False)"),
     *("torch.any(w > 0, (1, 3))", "w.mean((1, 2, 3)) + 1", "w.permute(0, 2, 3, 1).sum(-1)"),
 ]
 NORMS = [
@@ -255,6 +257,10 @@ NORMS = [
         "F.batch_norm(y, z, z.abs())",
     ),
 ]
+# As a forward pass leaves it to the backward pass: result, mean and scale.
+LAYERS = "torch.ops.aten.native_layer_norm(y, (7,), z, z + 1, 1e-3)"
+GROUPS = "torch.ops.aten.native_group_norm(w, z[:6], z[:6] + 1, 2, 6, 20, 3, 1e-3)"
+NORMS += [f"{call}[{k}]" for call in (LAYERS, GROUPS) for k in range(3)]
 # What stays a library call, because our operators would not do the same for every value.
 LIBRARY = [
     *("torch.var_mean(y, 1)[0]", "torch.std_mean(y, 1)[1]", "F.embedding((i > 0).long(), y)"),
