@@ -1,6 +1,6 @@
 """torch.compile(model, backend="fusewright") beside eager and torch.compile -> a Markdown table.
 
-python bench/backend.py [resnet18 gpt2 llama] [--kind inference|training ...] [--rounds 31] [--warm]
+python bench/backend.py [resnet18 ...] [--kind inference|training ...] [--rounds 31] [--warm]
 
 Inference is a call in eval mode without gradients; a training step is forward, loss and backward in
 train mode. A round calls each side once, in random order, on inputs of the round; a call is timed

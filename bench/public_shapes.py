@@ -1,8 +1,8 @@
-"""Models of public shapes with random weights: ResNet-18, GPT-2 (small), a Llama of 1.1 billion.
+"""Models of public shapes with random weights: ResNet-18, BERT's encoder, GPT-2 (small), a Llama.
 
-The sizes are those of the public configurations (torchvision's resnet18; gpt2; TinyLlama 1.1B, of
-which fewer layers may be asked for); nothing is downloaded. Dropout is off, as in GPT-2's fine
-tuning, so that results can be compared.
+The sizes are those of the public configurations (torchvision's resnet18; bert-base; gpt2;
+TinyLlama 1.1B, of which fewer layers may be asked for); nothing is downloaded. Dropout is off, so
+that results can be compared.
 """
 
 from __future__ import annotations
@@ -165,12 +165,23 @@ def _next_token(logits: Tensor, tokens: Tensor) -> Tensor:
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
+def _encoder() -> nn.Module:
+    """Embedded tokens [batch, length, 768] -> the same, in 12 of PyTorch's own layers."""
+    layer = nn.TransformerEncoderLayer(768, 12, 3072, 0.0, "gelu", batch_first=True)
+    return nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
+
+
+def _squares(results: Tensor, _: Tensor) -> Tensor:
+    return results.square().mean()
+
+
 def public_shapes(*, small: bool) -> dict[str, PublicShape]:
     """small: for a CPU of few cores: smaller batches, and fewer layers of the Llama."""
     batch, length, layers = (1, 64, 2) if small else (4, 512, 8)
     images = partial(torch.randn, 1 if small else 32, 3, 224, 224)
     return {
         "resnet18": PublicShape(ResNet18, images, _classes),
+        "encoder": PublicShape(_encoder, partial(torch.randn, batch, length, 768), _squares),
         "gpt2": PublicShape(Gpt2, partial(torch.randint, 50257, (batch, length)), _next_token),
         "llama": PublicShape(
             partial(Llama, layers), partial(torch.randint, 32000, (batch, length)), _next_token
