@@ -30,13 +30,14 @@ from fusewright.build.fused_module import require_tools
 from fusewright.compiler.compilation import Compilation, design, make
 from fusewright.compiler.options import Options
 from fusewright.compiler.pipeline import fused_as
-from fusewright.errors import BadUsage, FusewrightError, UnusableProblem
+from fusewright.errors import BadUsage, CaptureFailed, FusewrightError, UnusableProblem
 from fusewright.frontend.aten_graph import capture_graph, is_plain
 from fusewright.ir.graph import BatchSize
 from fusewright.targets.detect import resolve_target
 from fusewright.targets.target import Target
 
 MOST_VARIANTS = 8  # of one graph, as often as Dynamo compiles a function again by default
+DEVICES = ("cpu", "cuda")
 Result = TypeVar("Result")
 log = logging.getLogger("fusewright")
 
@@ -78,7 +79,7 @@ class CompiledGraph:
         self._variants: list[Variant] = []
 
     def __call__(self, *given: Any) -> Any:
-        if any(isinstance(a, FakeTensor) for a in given):  # a tracer wants to see every operator
+        if FakeTensor in map(type, given):  # a tracer wants to see every operator
             return self._given(*given)
         arguments = self._graph.arguments(given)
         sizes = [_sizes(arguments[k]) for k in self._graph.changing]
@@ -99,6 +100,8 @@ class CompiledGraph:
         arguments = [a.contiguous() if k in copied else a for k, a in enumerate(arguments)]
         device = next((a.device.type for a in arguments if isinstance(a, torch.Tensor)), "cpu")
         try:
+            if device not in DEVICES:
+                raise CaptureFailed(f"its tensors are on {device}, for which there are no kernels")
             machine, _ = resolve_target(self._options.target or device)
             made, fused = _in_own_thread(partial(self._made, arguments, machine))
         except UnusableProblem as error:

@@ -17,8 +17,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from fusewright.frontend.asked_size import AskedSize
-
-SYMBOLS = torch.SymInt | torch.SymFloat | torch.SymBool
+from fusewright.frontend.program import is_fixed
 
 
 class Graph(nn.Module):
@@ -71,7 +70,7 @@ def without_sizes(given: GraphModule) -> SizedGraph:
         copies[n].replace_all_uses_with(copies[n.args[0]])
         graph.erase_node(copies[n])
     values = {k: None if k in numbers else _example(places[k]) for k in kept}
-    changing = tuple(at for at, k in enumerate(kept) if k in numbers or _is_free(values[k]))
+    changing = tuple(at for at, k in enumerate(kept) if k in numbers or not is_fixed(values[k]))
     module, free = Graph(GraphModule(given, graph)), _free_size([*values.values()])
     return SizedGraph(module, tuple(kept), frozenset(numbers), changing, free)
 
@@ -80,11 +79,6 @@ def _is_number(place: Node) -> bool:
     """Whether all that the graph wants of a tensor is its number."""
     items = [n for n in place.users if n.op == "call_method" and n.target == "item"]
     return bool(items) and len(items) == len(place.users)
-
-
-def _is_free(value: object) -> bool:
-    sizes = value.shape if isinstance(value, torch.Tensor) else [value]
-    return any(isinstance(size, SYMBOLS) for size in sizes)
 
 
 def _free_size(values: Sequence[object]) -> AskedSize:

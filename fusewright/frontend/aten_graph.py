@@ -28,7 +28,7 @@ from fusewright.frontend.export import Exported, run_fake, silence, traced_as_ea
 from fusewright.frontend.flat_module import flat_arguments
 from fusewright.frontend.forward_trace import ForwardTrace
 from fusewright.frontend.mask_counts import without_selections
-from fusewright.frontend.program import TracedProgram
+from fusewright.frontend.program import TracedProgram, is_fixed
 from fusewright.frontend.refusals import cannot_capture
 
 
@@ -40,24 +40,14 @@ def is_plain(graph: Graph) -> bool:
 
 def _is_plain(n: Node) -> bool:
     if n.op == "placeholder":
-        return isinstance(n.meta.get("val"), torch.Tensor) and _is_fixed(n)
+        return isinstance(n.meta.get("val"), torch.Tensor) and is_fixed(n.meta["val"])
     if n.op == "output":
         return True
-    if n.op != "call_function" or not _is_fixed(n):
+    if n.op != "call_function" or not is_fixed(n.meta.get("val")):
         return False
     if n.target is operator.getitem:
         return True
     return isinstance(n.target, OpOverload) and not n.target._schema.is_mutable
-
-
-def _is_fixed(n: Node) -> bool:
-    """Whether all sizes are numbers."""
-    values = pytree.tree_leaves(n.meta.get("val"))
-    symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
-    sizes = (
-        s for v in values for s in ((*v.shape, *v.stride()) if isinstance(v, torch.Tensor) else [v])
-    )
-    return not any(isinstance(s, symbols) for s in sizes)
 
 
 class _Values(Interpreter):

@@ -36,7 +36,7 @@ from fusewright.frontend.forward_trace import (
 from fusewright.frontend.library_calls import contraction_flops, library_call
 from fusewright.frontend.lowering import lower, with_memory_order
 from fusewright.frontend.lowering.call import AtenCall, AtenResult
-from fusewright.frontend.program import Program
+from fusewright.frontend.program import SYMBOLS, Program
 from fusewright.frontend.refusals import unknown_size
 from fusewright.frontend.side_effects import HasEffects
 from fusewright.ir.builder import TensorExpr
@@ -457,7 +457,6 @@ class _GraphBuilder:
         return None
 
 
-SYMBOLS = torch.SymInt | torch.SymFloat | torch.SymBool
 # Calls that write to places of their first argument; `_` behind the name is the one that does.
 WRITES = frozenset(
     f"aten.{name}" for name in ("index_put", "index_copy", "index_add", "scatter", "scatter_add")

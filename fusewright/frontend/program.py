@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch.export.graph_signature import (
     ExportGraphSignature,
     InputKind,
@@ -15,6 +16,18 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Graph
+from torch.utils import _pytree as pytree
+
+SYMBOLS = torch.SymInt | torch.SymFloat | torch.SymBool
+
+
+def is_fixed(value: object) -> bool:
+    """Whether all numbers, and all sizes and strides of tensors, are known."""
+    return not any(
+        isinstance(number, SYMBOLS)
+        for leaf in pytree.tree_leaves(value)
+        for number in ((*leaf.shape, *leaf.stride()) if isinstance(leaf, torch.Tensor) else [leaf])
+    )
 
 
 class Program(Protocol):

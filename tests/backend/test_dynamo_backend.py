@@ -264,6 +264,12 @@ def test_a_second_derivative_is_refused() -> None:
         first.sum().backward()
 
 
+def test_tensors_of_other_devices(caplog: pytest.LogCaptureFixture) -> None:
+    found = compiled(lambda x: torch.tanh(x) * x)(torch.randn(4, 8, device="meta"))
+    assert (found.device.type, found.shape) == ("meta", (4, 8))
+    assert any("its tensors are on meta" in r.getMessage() for r in caplog.records)
+
+
 def test_autocast() -> None:
     model = Perceptron()
     x = torch.randn(6, 10, 48)
