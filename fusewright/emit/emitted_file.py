@@ -8,7 +8,8 @@ laid out as `ruff format` would, in the indentation of the user's class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -32,6 +33,7 @@ from fusewright.emit.runtime import Runtime, cpp_runtime, cuda_runtime
 from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.same_files import same_files
 from fusewright.emit.scope import EmitScope
+from fusewright.emit.traced_operator import TracedOperator
 from fusewright.frontend.capture import Captured
 from fusewright.fusion.planner import Plan
 from fusewright.kernels.interface import Condition
@@ -48,6 +50,7 @@ class GeneratedForward:
     snippets: those that all of it calls.  imports: lines that it needs.  table: what modules have
     to be like.  own: the name of its class.  holds: the variable of what the conditions say: true,
     or a false value, which is a reason.  other: that of the other mode, if there is one.
+    operator: as what PyTorch's compiler calls the statements, if it can.
     """
 
     signature: str
@@ -62,11 +65,12 @@ class GeneratedForward:
     own: str = "ModelNew"
     holds: str = "holds"
     other: OtherMode | None = None
+    operator: TracedOperator | None = None
 
     @property
-    def all(self) -> list[GeneratedForward]:
-        """It, and that of the other mode."""
-        return [self, *([self.other.forward] if self.other else [])]
+    def modes(self) -> list[tuple[str, GeneratedForward]]:
+        """It, and that of the other mode; with the suffix of the names there."""
+        return [("", self), *([(self.other.suffix, self.other.forward)] if self.other else [])]
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,12 @@ class OtherMode:
     forward: GeneratedForward
 
     @property
+    def suffix(self) -> str:
+        return f"_in_{'train' if self.training else 'eval'}_mode"
+
+    @property
     def method(self) -> str:
-        return f"forward_in_{'train' if self.training else 'eval'}_mode"
+        return f"forward{self.suffix}"
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,7 @@ def generated_forward(
         table=asked.table,
         own=scope.own,
         holds=asked.holds,
+        operator=body.operator,
     )
 
 
@@ -132,7 +141,8 @@ def runtime_block(
     forwards: Sequence[GeneratedForward],
 ) -> Runtime:
     """The blocks behind the model, with the imports and the snippets that `forwards` need."""
-    forwards = [one for forward in forwards for one in forward.all]
+    every = [one for forward in forwards for one in forward.modes]
+    forwards = [forward for _, forward in every]
     snippets = frozenset[Snippet]().union(*(f.snippets for f in forwards))
     imports = dict.fromkeys(line for f in forwards for line in f.imports)
     classes = [*dict.fromkeys(f.own for f in forwards)]
@@ -141,8 +151,27 @@ def runtime_block(
     else:
         runtime = cpp_runtime(kernels, snippets, classes)
     tables = [_function(f.table.lines()) for f in forwards if f.table]
-    support = "\n".join([*imports, *[""] * bool(imports), runtime.support])
+    operators = _operators(every, target.device, runtime.kernels)
+    support = "\n".join([*imports, *[""] * bool(imports), runtime.support, *operators])
     return Runtime(runtime.kernels, support, "\n\n\n".join(tables))
+
+
+def _operators(
+    modes: Sequence[tuple[str, GeneratedForward]], device: str, kernels: str
+) -> Iterator[str]:
+    """What makes operators for PyTorch's compiler known to it. modes: each `forward`, and the
+    suffix of its names.  kernels: their text."""
+    named: list[str] = []
+    for suffix, forward in modes:
+        if forward.operator:
+            steps = "\n".join([*forward.statements, kernels])
+            digest = hashlib.sha256(steps.encode()).hexdigest()[:12]
+            inside = ", ".join(map(literal, (forward.own, suffix, digest)))
+            named.append(f"{literal(forward.own + suffix)}: _FusewrightOperator({inside})")
+    if named:
+        yield from ("", "", f"_FUSEWRIGHT_DEVICE = {literal(device)}")
+        yield "# Class and mode -> the operator with its steps."
+        yield from wrap(f"_FUSEWRIGHT_OPERATORS = {{{', '.join(named)}}}", 0)
 
 
 def _function(lines: Sequence[str]) -> str:
@@ -313,43 +342,62 @@ def _added(model: ModelSource, new: GeneratedForward) -> list[str]:
 def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
     """`forward`, and what belongs to it, as lines at the left margin."""
     own, other = literal(new.own), new.other
-    first = [
-        f"if _fusewright_compiling() and _fusewright_traced({own}):",
-        f"    return self.reference_forward({new.call})",
-    ]
+    first: list[str] = []
     if other:
         first += [
             f"if {'' if other.training else 'not '}self.training:",
             f"    return self.{other.method}({new.call})",
         ]
-    lines = _method("forward", new, signature, returns, first)
+    lines = _method("", new, signature, returns, first)
     if other:
-        lines += ["", *_method(other.method, other.forward, signature, returns, [])]
+        lines += ["", *_method(other.suffix, other.forward, signature, returns, [])]
+    if operator := next((one.operator for _, one in new.modes if one.operator), None):
+        lines += ["", *operator.found(own)]
     return lines + _STATUS.format(own).split("\n")
 
 
 def _method(
-    name: str, new: GeneratedForward, signature: str, returns: str, first: Sequence[str]
+    suffix: str, new: GeneratedForward, signature: str, returns: str, first: Sequence[str]
 ) -> list[str]:
-    """One method; widths count the indentation. first: statements before all others."""
-    head = f"def {name}(self{', ' * bool(signature)}{signature}){returns}:"
-    own, original = literal(new.own), f"    return self.reference_forward({new.call})"
+    """`forward` of one mode, and its steps. suffix: of names in that mode.  first: statements
+    before all others."""
+    own, original, operator = literal(new.own), f"self.reference_forward({new.call})", new.operator
+    prelude = [
+        f"if _fusewright_compiling() and _fusewright_traced({own}):",
+        f"    return {original}",
+    ]
+    prelude += new.prelude
+    if operator:
+        prelude = [*new.prelude, *operator.traced(suffix, own, original)]
     body = [
         f'"""{new.summary}"""',
         *first,
-        *new.prelude,
+        *prelude,
         f"{new.holds} = {_joined(new.conditions)}",
         f"if not {new.holds}:",
         f"    _fusewright_refused(self, {own}, {new.holds})",
-        original,
+        f"    return {original}",
         f"_FUSEWRIGHT_CALLS[{own}] += 1",
-        *map(tidy, new.statements),
+        *map(tidy, operator.run(suffix) if operator else new.statements),
     ]
-    lines = wrap(head, 4)
-    for line in body:
-        plain = line.lstrip()
-        lines += wrap(plain, 8 + len(line) - len(plain))
-    return [line[4:] for line in lines]
+    head = f"def forward{suffix}(self{', ' * bool(signature)}{signature}){returns}:"
+    lines = _function_lines(head, body)
+    if operator:
+        head = f"def fusewright_steps{suffix}({', '.join(operator.parameters)}):"
+        steps = ['"""What `forward` does where its guard holds."""', *map(tidy, new.statements)]
+        like = [part for line in operator.like(suffix) for part in _wrapped(line)]
+        lines += ["", "@staticmethod", *_function_lines(head, steps), "", *like]
+    return lines
+
+
+def _function_lines(head: str, body: Sequence[str]) -> list[str]:
+    return [part for line in (head, *(f"    {line}" for line in body)) for part in _wrapped(line)]
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line of a class, as long as it may be where the class indents it."""
+    plain = line.lstrip()
+    return [part[4:] for part in wrap(plain, 4 + len(line) - len(plain))]
 
 
 def _with_runtime(runtime: Runtime, text: Sequence[str]) -> list[str]:

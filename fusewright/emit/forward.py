@@ -24,6 +24,7 @@ from fusewright.emit.statement import (
     expression,
     variable,
 )
+from fusewright.emit.traced_operator import TracedOperator, made_by_steps, traced_operator
 from fusewright.frontend.capture import Captured
 from fusewright.frontend.library_calls import is_float32_contraction, writes_itself
 from fusewright.fusion.batch_counters import call_counters
@@ -46,10 +47,15 @@ from fusewright.loopnest.vector_width import starts_aligned
 
 @dataclass(frozen=True)
 class ForwardBody:
-    """The statements between the guard and the end of `forward`, and the snippets they call."""
+    """The statements between the guard and the end of `forward`, and the snippets they call.
+
+    operator: where PyTorch's compiler can call them, as which operator; they are a function then,
+    and return what that makes.
+    """
 
     statements: tuple[str, ...]
     snippets: frozenset[Snippet]
+    operator: TracedOperator | None = None
 
 
 def forward_body(
@@ -111,13 +117,23 @@ class _ForwardPrinter:
         self._updates()
         self._replace()
         packed = self._written(self.captured.results)
-        result = evaluate(expression(f"return {packed.text}", [packed]))
-        snippets = (s.snippets for s in (*self.statements, result))
+        operator = self._operator(packed)
+        returned = operator.returned if operator else packed.text
+        result = evaluate(expression(f"return {returned}", [packed]))
+        snippets = [s.snippets for s in (*self.statements, result)]
+        snippets += [frozenset({Snippet.TRACED})] * bool(operator)
         state = self.guard.state
         tensors = {name: at for at, name in enumerate(self.guard.tensors if state else ())}
         body = with_loops(self.statements, result, tensors, state, self.guard.names)
         lines = (*self._unpacked(tensors, body.outside), *self._ready(), *body.lines)
-        return ForwardBody(lines, frozenset[Snippet]().union(*snippets))
+        return ForwardBody(lines, frozenset[Snippet]().union(*snippets), operator)
+
+    def _operator(self, packed: Expression) -> TracedOperator | None:
+        """As what PyTorch's compiler calls the statements, whose results `packed` holds."""
+        made = [self._tensor_expression(n).text for n in made_by_steps(self.captured)]
+        if not packed.reads <= {*made, *self.guard.inputs}:
+            return None
+        return traced_operator(self.captured, self.plan.target, self.guard, made, packed.text)
 
     def _unpacked(self, tensors: Mapping[str, int], needed: frozenset[str]) -> list[str]:
         """The model's tensors by name, but for those that only loops read."""
