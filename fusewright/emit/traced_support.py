@@ -55,7 +55,8 @@ def _fusewright_in_graph(model, name, mode, original, sizes, tensors, holds=True
         elif not _fusewright_lies(tensor, shape, *order):
             why = why or f"shape of {path}, or its order in memory"
     dynamo = torch.compiler.is_dynamo_compiling()
-    if dynamo and torch._C._len_torch_function_stack():
+    modes = torch._C._len_torch_function_stack() if dynamo else 0
+    if modes > (torch.utils._device.CURRENT_DEVICE is not None):  # its own is none that matters
         why = why or "another mode looks on"
     if why:
         _fusewright_traced(name, why)
@@ -91,7 +92,10 @@ def _fusewright_ask(model, kind, mode, given, call):
 
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-    answers = []
+    exporting, answers = isinstance(given[0], torch.Tensor), []
+    alone = (_fusewright_exporting if exporting else _fusewright_eager)()
+    if not alone:
+        return alone, {}
 
     def answer(*why):
         answers.append((why[-1] if why else True, sys._getframe(1).f_locals))
@@ -107,12 +111,11 @@ def _fusewright_ask(model, kind, mode, given, call):
         "_fusewright_guard_hit": lambda *_: False,
         "_fusewright_cache_guard": lambda *_: True,
         "_fusewright_tensor_matches": matches,
+        "_fusewright_eager": lambda: True,
         "_fusewright_refused": answer,
         "_FUSEWRIGHT_CALLS": collections.defaultdict(answer),
     }
-    if isinstance(given[0], torch.Tensor):
-        names["_fusewright_eager"] = _fusewright_exporting
-    else:
+    if not exporting:
         told, given = given, []
         with FakeTensorMode():
             for like, (dtype, device, needed) in zip(takes.values(), told, strict=True):
