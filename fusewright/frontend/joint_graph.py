@@ -27,6 +27,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from fusewright.common.containers import BY_NAME, Container, Slot, Tree
 from fusewright.errors import CaptureFailed
@@ -89,7 +90,10 @@ def capture_joint(
         with no_attribute_changes(module), own_hooks_off(module), _plain_autograd():
             with flattened(module, inputs) as flat:
                 program = _exported(module, apart(flat.tensors))
-            split = _split(program)
+            moved = device == "cuda" and torch.cuda.is_available()
+            split = _split(program, "cuda" if moved else "")
+            if device == "cuda" and not moved:
+                _check_elsewhere(split)
             return _Joint(module, given, program, split, flat.tensors, device).graphs()
     except CaptureFailed:
         raise
@@ -141,7 +145,10 @@ class _Split:
     about: Any
 
 
-def _split(program: ExportedProgram) -> _Split:
+def _split(program: ExportedProgram, device: str) -> _Split:
+    """device: where the tensors are to be for it; "": where they are."""
+    if device:
+        _move(program.graph, device)
     places = [n for n in program.graph.nodes if n.op == "placeholder"]
     parameters = program.graph_signature.inputs_to_parameters
     state = {s.arg.name for s in program.graph_signature.input_specs if _is_state(s)}
@@ -162,7 +169,9 @@ def _split(program: ExportedProgram) -> _Split:
     if not modes:
         raise CaptureFailed("forward takes no tensor, and has none")
     with modes[0], torch.enable_grad():
-        arguments = [f.detach() if isinstance(f, torch.Tensor) else f for f in fakes]
+        arguments = [
+            _moved(f.detach(), device) if isinstance(f, torch.Tensor) else f for f in fakes
+        ]
         for n, one in zip(places, arguments, strict=True):
             if n.name in parameters or (isinstance(one, torch.Tensor) and n.name not in state):
                 one.requires_grad_(one.is_floating_point() or one.is_complex())
@@ -179,6 +188,33 @@ def _split(program: ExportedProgram) -> _Split:
     if not found:
         raise CaptureFailed("no result of forward has a gradient")
     return _Split(*found[0], context.fw_metadata)
+
+
+def _moved(value: Any, device: str) -> Any:
+    """A tensor, or a device, there."""
+    if isinstance(value, torch.Tensor) and device:
+        return value.to(device)
+    return torch.device(device) if isinstance(value, torch.device) and device else value
+
+
+def _move(graph: Graph, device: str) -> None:
+    """Have calls that name a device name this one."""
+    for n in graph.nodes:
+        if n.op == "call_function":
+            n.args = pytree.tree_map(partial(_moved, device=device), n.args)
+            n.kwargs = pytree.tree_map(partial(_moved, device=device), n.kwargs)
+
+
+def _check_elsewhere(split: _Split) -> None:
+    """Raise CaptureFailed where PyTorch differentiates otherwise on a GPU than on this CPU."""
+    for n in (*split.forward.graph.nodes, *split.backward.graph.nodes):
+        if "_for_cpu" in str(n.target):
+            raise CaptureFailed("PyTorch chooses how to differentiate attention by the GPU")
+        values = [v for v in pytree.tree_leaves(n.meta.get("val")) if isinstance(v, torch.Tensor)]
+        if any(v.dtype in (torch.float16, torch.bfloat16) for v in values):
+            raise CaptureFailed(
+                "PyTorch differentiates with 16 bits otherwise on a GPU than on this machine"
+            )
 
 
 def _is_state(spec: InputSpec) -> bool:
