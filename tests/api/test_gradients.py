@@ -139,9 +139,9 @@ def check(ours: nn.Module, theirs: nn.Module, inputs: Sequence[Any]) -> None:
     wide = copy.deepcopy(theirs).double()
     widened = changed(
         inputs,
-        lambda x: x.detach().double().requires_grad_(x.requires_grad)
-        if x.is_floating_point()
-        else x,
+        lambda x: (
+            x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x
+        ),
     )
     exact, eager = gradients(wide, widened), gradients(theirs, inputs)
     found = gradients(ours, inputs)
