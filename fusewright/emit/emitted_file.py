@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from torch import nn
@@ -50,7 +50,9 @@ class GeneratedForward:
     snippets: those that all of it calls.  imports: lines that it needs.  table: what modules have
     to be like.  own: the name of its class.  holds: the variable of what the conditions say: true,
     or a false value, which is a reason.  other: that of the other mode, if there is one.
-    operator: as what PyTorch's compiler calls the statements, if it can.
+    recorded: that for calls that record gradients, if there is one.  records: whether this is such
+    a one.  functions: what it calls at the top level, each as lines.  operator: as what PyTorch's
+    compiler calls the statements, if it can.
     """
 
     signature: str
@@ -65,7 +67,16 @@ class GeneratedForward:
     own: str = "ModelNew"
     holds: str = "holds"
     other: OtherMode | None = None
+    recorded: GeneratedForward | None = None
+    records: bool = False
+    functions: tuple[tuple[str, ...], ...] = ()
     operator: TracedOperator | None = None
+
+    @property
+    def all(self) -> list[GeneratedForward]:
+        """It, and all others that belong to it."""
+        others = [self.recorded, self.other.forward if self.other else None]
+        return [self, *(one for other in others if other for one in other.all)]
 
     @property
     def modes(self) -> list[tuple[str, GeneratedForward]]:
@@ -115,7 +126,7 @@ def generated_forward(
     """
     asked = guard(captured, module, scope, plan.target, plan.precision, conditions)
     workspaces = {b.name: b.launch.workspace for b in kernels if b.launch.workspace}
-    body = forward_body(captured, plan, kernels, function_of, asked, workspaces)
+    body = forward_body(captured, plan, kernels, function_of, asked, workspaces, traced=True)
     wrapped = is_wrapped(type(module).forward)
     signature, call = signature_text(parameters(module), wrapped=wrapped)
     count = f"{len(kernels)} fused kernel{'s' * (len(kernels) != 1)}"
@@ -141,8 +152,8 @@ def runtime_block(
     forwards: Sequence[GeneratedForward],
 ) -> Runtime:
     """The blocks behind the model, with the imports and the snippets that `forwards` need."""
-    every = [one for forward in forwards for one in forward.modes]
-    forwards = [forward for _, forward in every]
+    modes = [one for forward in forwards for one in forward.modes]
+    forwards = [one for forward in forwards for one in forward.all]
     snippets = frozenset[Snippet]().union(*(f.snippets for f in forwards))
     imports = dict.fromkeys(line for f in forwards for line in f.imports)
     classes = [*dict.fromkeys(f.own for f in forwards)]
@@ -151,7 +162,8 @@ def runtime_block(
     else:
         runtime = cpp_runtime(kernels, snippets, classes)
     tables = [_function(f.table.lines()) for f in forwards if f.table]
-    operators = _operators(every, target.device, runtime.kernels)
+    tables = [_function(lines) for f in forwards for lines in f.functions] + tables
+    operators = _operators(modes, target.device, runtime.kernels)
     support = "\n".join([*imports, *[""] * bool(imports), runtime.support, *operators])
     return Runtime(runtime.kernels, support, "\n\n\n".join(tables))
 
@@ -341,61 +353,68 @@ def _added(model: ModelSource, new: GeneratedForward) -> list[str]:
 
 def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
     """`forward`, and what belongs to it, as lines at the left margin."""
-    own, other = literal(new.own), new.other
-    first: list[str] = []
-    if other:
-        first += [
-            f"if {'' if other.training else 'not '}self.training:",
-            f"    return self.{other.method}({new.call})",
-        ]
-    lines = _method("", new, signature, returns, first)
-    if other:
-        lines += ["", *_method(other.suffix, other.forward, signature, returns, [])]
+    own, other, lines = literal(new.own), new.other, list[str]()
+    original = f"return self.reference_forward({new.call})"
+    records = f"if _fusewright_records({', '.join(['self', *[new.call] * bool(new.call)])}):"
+    for suffix, one in new.modes:
+        name, operator = f"forward{suffix}", one.operator
+        before, again = list[str](), list[str]()
+        if other and not suffix:
+            before.append(f"if {'' if other.training else 'not '}self.training:")
+            before.append(f"    return self.{other.method}({new.call})")
+        if one.recorded:
+            again = [records, f"    return self.{name}_with_gradients({new.call})"]
+        lines += [""] * bool(lines)
+        if operator:
+            asked = [*operator.traced(suffix, own, original), *again]
+            called = replace(one, statements=tuple(operator.run(suffix)))
+            lines += _method(name, called, new, signature, returns, before, asked)
+            for method in operator.steps(suffix, one.statements), operator.tensors(suffix):
+                lines += ["", *(part for line in method for part in _wrapped(line))]
+        else:
+            traced = f"if _fusewright_compiling() and _fusewright_traced({own}):"
+            before += [traced, f"    {original}", *again]
+            lines += _method(name, one, new, signature, returns, before)
+        if one.recorded:
+            method = f"{name}_with_gradients"
+            lines += ["", *_method(method, one.recorded, new, signature, returns)]
     if operator := next((one.operator for _, one in new.modes if one.operator), None):
-        lines += ["", *operator.found(own)]
+        lines += ["", *(part for line in operator.found(own) for part in _wrapped(line))]
     return lines + _STATUS.format(own).split("\n")
 
 
 def _method(
-    suffix: str, new: GeneratedForward, signature: str, returns: str, first: Sequence[str]
+    name: str,
+    new: GeneratedForward,
+    model: GeneratedForward,
+    signature: str,
+    returns: str,
+    before: Sequence[str] = (),
+    asked: Sequence[str] = (),
 ) -> list[str]:
-    """`forward` of one mode, and its steps. suffix: of names in that mode.  first: statements
-    before all others."""
-    own, original, operator = literal(new.own), f"self.reference_forward({new.call})", new.operator
-    prelude = [
-        f"if _fusewright_compiling() and _fusewright_traced({own}):",
-        f"    return {original}",
-    ]
-    prelude += new.prelude
-    if operator:
-        prelude = [*new.prelude, *operator.traced(suffix, own, original)]
+    """One method. model: has the call that is handed on.  before, asked: statements before all
+    others, and before the conditions."""
+    own, original = literal(new.own), f"    return self.reference_forward({model.call})"
+    quiet = ["with torch.no_grad():"] * new.records
     body = [
         f'"""{new.summary}"""',
-        *first,
-        *prelude,
-        f"{new.holds} = {_joined(new.conditions)}",
+        *before,
+        *new.prelude,
+        *asked,
+        *quiet,
+        f"{'    ' * new.records}{new.holds} = {_joined(new.conditions)}",
         f"if not {new.holds}:",
         f"    _fusewright_refused(self, {own}, {new.holds})",
-        f"    return {original}",
+        original,
         f"_FUSEWRIGHT_CALLS[{own}] += 1",
-        *map(tidy, operator.run(suffix) if operator else new.statements),
+        *map(tidy, new.statements),
     ]
-    head = f"def forward{suffix}(self{', ' * bool(signature)}{signature}){returns}:"
-    lines = _function_lines(head, body)
-    if operator:
-        head = f"def fusewright_steps{suffix}({', '.join(operator.parameters)}):"
-        steps = ['"""What `forward` does where its guard holds."""', *map(tidy, new.statements)]
-        like = [part for line in operator.like(suffix) for part in _wrapped(line)]
-        lines += ["", "@staticmethod", *_function_lines(head, steps), "", *like]
-    return lines
-
-
-def _function_lines(head: str, body: Sequence[str]) -> list[str]:
+    head = f"def {name}(self{', ' * bool(signature)}{signature}){returns}:"
     return [part for line in (head, *(f"    {line}" for line in body)) for part in _wrapped(line)]
 
 
 def _wrapped(line: str) -> list[str]:
-    """A line of a class, as long as it may be where the class indents it."""
+    """A line of a method, broken where it is too long as the class indents it."""
     plain = line.lstrip()
     return [part[4:] for part in wrap(plain, 4 + len(line) - len(plain))]
 

@@ -48,13 +48,13 @@ from fusewright.loopnest.vector_width import starts_aligned
 @dataclass(frozen=True)
 class ForwardBody:
     """The statements between the guard and the end of `forward`, and the snippets they call.
-
-    operator: where PyTorch's compiler can call them, as which operator; they are a function then,
-    and return what that makes.
+    results: the text of each tensor among the results.  operator: where PyTorch's compiler can call
+    the statements, as which operator; they are a function then, and return what that makes.
     """
 
     statements: tuple[str, ...]
     snippets: frozenset[Snippet]
+    results: tuple[str, ...]
     operator: TracedOperator | None = None
 
 
@@ -65,14 +65,17 @@ def forward_body(
     function_of: Mapping[str, str],
     guard: ForwardGuard,
     workspaces: Mapping[str, str],
+    *,
+    traced: bool = False,
 ) -> ForwardBody:
     """What `forward` does where its guard holds.
 
     function_of: name of a kernel -> the function that runs it, which equal kernels share.
     workspaces: name of a kernel -> bytes of memory it takes as its last address, as Python text
-    with a slot for the batch size.
+    with a slot for the batch size.  traced: whether PyTorch's compiler is to call it, if it can.
     """
-    return _ForwardPrinter(captured, plan, bodies, function_of, guard, workspaces).body()
+    printer = _ForwardPrinter(captured, plan, bodies, function_of, guard, workspaces)
+    return printer.body(traced=traced)
 
 
 class _ForwardPrinter:
@@ -105,7 +108,7 @@ class _ForwardPrinter:
         wholes = {id(piece): n for n in joints if not n.placement.inside for piece in n.args}
         self.wholes = wholes | {id(n): wholes[id(n.args[0])] for n in joints if n.placement.inside}
 
-    def body(self) -> ForwardBody:
+    def body(self, *, traced: bool) -> ForwardBody:
         self._name_leaves()
         self.run = self.guard.names.fresh("run")
         self.last = self._last()
@@ -117,7 +120,7 @@ class _ForwardPrinter:
         self._updates()
         self._replace()
         packed = self._written(self.captured.results)
-        operator = self._operator(packed)
+        operator = self._operator(packed) if traced else None
         returned = operator.returned if operator else packed.text
         result = evaluate(expression(f"return {returned}", [packed]))
         snippets = [s.snippets for s in (*self.statements, result)]
@@ -126,7 +129,8 @@ class _ForwardPrinter:
         tensors = {name: at for at, name in enumerate(self.guard.tensors if state else ())}
         body = with_loops(self.statements, result, tensors, state, self.guard.names)
         lines = (*self._unpacked(tensors, body.outside), *self._ready(), *body.lines)
-        return ForwardBody(lines, frozenset[Snippet]().union(*snippets), operator)
+        texts = tuple(self._tensor_expression(o).text for o in self.graph.outputs)
+        return ForwardBody(lines, frozenset[Snippet]().union(*snippets), texts, operator)
 
     def _operator(self, packed: Expression) -> TracedOperator | None:
         """As what PyTorch's compiler calls the statements, whose results `packed` holds."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+from fusewright.emit.autograd_function import RECORDED
 from fusewright.emit.dynamo_fast_path import GUARD_HIT
 from fusewright.emit.guard_snapshot import LOOK
 from fusewright.emit.traced_support import TRACED
@@ -36,6 +37,7 @@ class Snippet(StrEnum):
     IEEE = "_fusewright_ieee"
     ON_HUGE_PAGES = "_fusewright_on_huge_pages"
     TRACED = "_fusewright_in_graph"
+    RECORDED = "_FusewrightRecorded"
 
 
 _MODULE_MATCHES = '''
@@ -152,5 +154,6 @@ SNIPPETS: Mapping[Snippet, str] = MappingProxyType(
         Snippet.IEEE: _IEEE,
         Snippet.ON_HUGE_PAGES: ON_HUGE_PAGES,
         Snippet.TRACED: TRACED,
+        Snippet.RECORDED: RECORDED,
     }
 )

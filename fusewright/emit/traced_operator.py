@@ -19,6 +19,7 @@ from types import MappingProxyType
 import torch
 
 from fusewright.common.containers import PLAIN_TYPES, Container, Plain, Slot, Tree
+from fusewright.emit.formatter import tidy
 from fusewright.emit.guard import ForwardGuard
 from fusewright.emit.python_text import literal, shape_tuple
 from fusewright.frontend.capture import Captured
@@ -63,19 +64,29 @@ class TracedOperator:
 
     def traced(self, mode: str, own: str, original: str) -> list[str]:
         """The lines of `forward` that PyTorch's compiler traces. own: the name of the class, as
-        text.  original: the call of the original."""
+        text.  original: the statement that returns the original's results."""
         listed = f"[{', '.join(self.sizes)}], [{', '.join(self.takes)}]"
-        given = ["self", own, literal(mode), f"lambda: {original}", listed]
+        called = original.removeprefix("return ")
+        given = ["self", own, literal(mode), f"lambda: {called}", listed]
         given += [self.asked] * bool(self.asked)
         lines = [f"made = _fusewright_in_graph({', '.join(given)})"]
         if [self.packed] == [*self.made]:
-            lines.append(f"return made[0] if made else {original}")
+            lines.append(f"return made[0] if made else {called}")
         else:
-            lines += ["if not made:", f"    return {original}", f"[{', '.join(self.made)}] = made"]
+            lines += ["if not made:", f"    {original}", f"[{', '.join(self.made)}] = made"]
             lines.append(f"return {self.packed}")
         return ["if _fusewright_compiling():", *(f"    {line}" for line in lines)]
 
-    def like(self, mode: str) -> list[str]:
+    def steps(self, mode: str, statements: Sequence[str]) -> list[str]:
+        """The method that runs the steps."""
+        return [
+            "@staticmethod",
+            f"def fusewright_steps{mode}({', '.join(self.parameters)}):",
+            '    """What `forward` does where its guard holds."""',
+            *(f"    {tidy(statement)}" for statement in statements),
+        ]
+
+    def tensors(self, mode: str) -> list[str]:
         """The method that tells what the steps take and return."""
         takes = ", ".join(f"{literal(name)}: {like}" for name, like in self.takes.items())
         sizes = ", ".join(f"{name}={example}" for name, example in self.sizes.items())

@@ -108,6 +108,7 @@ def _fusewright_ask(model, kind, mode, given, call):
     takes, _ = getattr(kind, f"fusewright_tensors{mode}")()
     names = {
         "_fusewright_compiling": bool,
+        "_fusewright_records": lambda *_, **__: False,
         "_fusewright_guard_hit": lambda *_: False,
         "_fusewright_cache_guard": lambda *_: True,
         "_fusewright_tensor_matches": matches,
