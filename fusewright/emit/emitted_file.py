@@ -369,8 +369,8 @@ def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
             asked = [*operator.traced(suffix, own, original), *again]
             called = replace(one, statements=tuple(operator.run(suffix)))
             lines += _method(name, called, new, signature, returns, before, asked)
-            for method in operator.steps(suffix, one.statements), operator.tensors(suffix):
-                lines += ["", *(part for line in method for part in _wrapped(line))]
+            for more in operator.steps(suffix, one.statements), operator.tensors(suffix):
+                lines += ["", *(part for line in more for part in _wrapped(line))]
         else:
             traced = f"if _fusewright_compiling() and _fusewright_traced({own}):"
             before += [traced, f"    {original}", *again]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 TRACED = '''
 # Versions of PyTorch whose compiler is known to trace what is written for it here.
-_FUSEWRIGHT_TRACES = torch.__version__ >= "2.13" and torch.__version__ < "2.14.dev0"
+_FUSEWRIGHT_TRACES = torch.__version__ >= "2.11" and torch.__version__ < "2.14.dev0"
 
 
 def _fusewright_strides(shape, order=None):
@@ -178,8 +178,9 @@ def _fusewright_exporting():
 
 def _fusewright_flags():
     """Those that say how products of float32 are rounded."""
-    rounds = torch._C._get_fp32_precision_getter
-    return tuple(rounds("cuda", one) for one in ("matmul", "conv") if _FUSEWRIGHT_DEVICE == "cuda")
+    if _FUSEWRIGHT_DEVICE != "cuda":
+        return ()
+    return tuple(torch._C._get_fp32_precision_getter("cuda", of) for of in ("matmul", "conv"))
 
 
 def _fusewright_likeness(tensors):
