@@ -116,7 +116,9 @@ def _fusewright_ask(model, kind, mode, given, call):
         "_fusewright_refused": answer,
         "_FUSEWRIGHT_CALLS": collections.defaultdict(answer),
     }
-    if not exporting:
+    if exporting:  # nothing can be tried while it traces
+        names["_fusewright_conv_uses_tf32"] = lambda *_, **__: False
+    else:
         told, given = given, []
         with FakeTensorMode():
             for like, (dtype, device, needed) in zip(takes.values(), told, strict=True):
@@ -220,15 +222,13 @@ class _FusewrightOperator:
         library.define(f"{name}(SymInt[] sizes, str like, Tensor[] tensors) -> Tensor[]", tags=tags)
         library.impl(name, lambda *given: known[name].run(*given), "CompositeExplicitAutograd")
         library.impl(name, gradients, "Autograd")
-        torch.library.register_fake(
-            f"fusewright::{name}", lambda *given: known[name].empty(*given), lib=library
-        )
+        library.impl(name, lambda *given: known[name].blank(*given), "Meta")
 
     def of_class(self, what):
         return getattr(globals()[self.name], f"fusewright_{what}{self.mode}")
 
-    def empty(self, sizes, like, tensors):
-        """Results without values."""
+    def blank(self, sizes, like, tensors):
+        """The results without values."""
         _, gives = self.of_class("tensors")(*sizes)
         return [_fusewright_blank(one, tensors[0].device) for one in gives]
 
