@@ -65,7 +65,7 @@ def _fusewright_in_graph(model, name, mode, original, sizes, tensors, holds=True
     operator, like, paths = model.fusewright_operator(mode, *given)
     if not operator:
         return ()
-    if not torch.compiler.is_exporting():
+    if not torch.compiler._is_exporting_flag:
         any(map(len, model._fusewright_hooks))
         original()
     state = []

@@ -35,6 +35,7 @@ PRIVATE = {
 # Those that are only asked for where PyTorch's compiler traces, in versions that have them.
 FOR_ITS_COMPILER = {
     "torch._C._AutoDispatchBelowAutograd", "torch._C._get_fp32_precision_getter",
+    "torch.compiler._is_exporting_flag",
     "torch.utils._device", "torch.utils._device.CURRENT_DEVICE", "torch.utils._python_dispatch",
     "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
 }  # fmt: skip
