@@ -94,7 +94,7 @@ def capture_joint(
             split = _split(program, "cuda" if moved else "")
             if device == "cuda" and not moved:
                 _check_elsewhere(split)
-            return _Joint(module, given, program, split, flat.tensors, device).graphs()
+            return _Joint(module, given, program, split, device).graphs()
     except CaptureFailed:
         raise
     except Exception as error:
@@ -228,11 +228,10 @@ class _Joint:
         given: Captured,
         program: ExportedProgram,
         split: _Split,
-        tensors: Sequence[torch.Tensor],
         device: str,
     ) -> None:
         self.module, self.given, self.device = module, given, device
-        self.program, self.split, self.tensors = program, split, tensors
+        self.program, self.split = program, split
         self.specs = program.graph_signature.input_specs
         self.changed: list[int] = list(split.about.mutated_inp_runtime_indices)
         self.kinds = split.about.output_info
@@ -280,11 +279,8 @@ class _Joint:
 
     def _forward(self, keys: Sequence[Leaf]) -> Captured:
         graph = _copied(self.split.forward.graph)
+        _as_linear(graph)
         places = [n for n in graph.nodes if n.op == "placeholder"]
-        state: dict[str, Any] = dict(self.module.named_parameters(remove_duplicate=False))
-        state |= dict(self.module.named_buffers(remove_duplicate=False))
-        state = {**self.program.constants, **state}
-        tensors = [self.tensors[key] if isinstance(key, int) else state[key] for key in keys]
         inputs = [
             InputSpec(s.kind, TensorArgument(n.name), s.target, s.persistent)
             for s, n in zip(self.specs, places, strict=True)
@@ -298,7 +294,7 @@ class _Joint:
         rest = returned[len(self.changed) :]
         outputs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None) for n in rest]
         program = TracedProgram(graph, self.program.constants, inputs, outputs)
-        shown = self._shown(program, tensors, keys)
+        shown = self._shown(program, keys)
         shown = _of_results(shown, range(len(self.changed), len(returned)))
         shown = replace(shown, settings=self.given.settings)
         exported = Exported(program, None, (), _tuple(len(rest)))
@@ -313,17 +309,16 @@ class _Joint:
         output.args = (tuple(n for n in output.args[0] if isinstance(n, Node)),)
         for n in graph.nodes:
             _as_derivative(n)
-        tensors = [n.meta["val"] for n in graph.nodes if n.op == "placeholder"]
-        shown = self._shown(TracedProgram(graph), tensors, ())
+        shown = self._shown(TracedProgram(graph), ())
         for places in chosen:
             part = _copied(graph, places)
             exported = Exported(TracedProgram(part), None, (), _tuple(len(places)))
             one = captured_program(self.module, (), exported, _of_results(shown, places))
             yield BackwardGraph(one, tuple(of[k] for k in places))
 
-    def _shown(
-        self, program: TracedProgram, tensors: Sequence[torch.Tensor], keys: Sequence[Leaf]
-    ) -> ForwardTrace:
+    def _shown(self, program: TracedProgram, keys: Sequence[Leaf]) -> ForwardTrace:
+        """What a run with tensors like those that it was traced with shows."""
+        tensors = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
         run = partial(run_on_fakes, GraphModule(self.split.forward, program.graph), tensors, keys)
         with silence(), torch.no_grad(), traced_as_eager(self.device):
             _, shown = run_fake(run)
@@ -344,6 +339,20 @@ def _copied(graph: Graph, places: Sequence[int] | None = None) -> Graph:
     made.output(results if places is None else tuple(results[k] for k in places))
     made.eliminate_dead_code()
     return made
+
+
+def _as_linear(graph: Graph) -> None:
+    """Products with a transposed matrix are layers again, as models write them."""
+    aten = torch.ops.aten
+    for n in graph.nodes:
+        if n.target not in (aten.addmm.default, aten.mm.default) or n.kwargs:
+            continue
+        *bias, x, factor = n.args
+        if isinstance(factor, Node) and factor.target is aten.t.default:
+            vector = [b for b in bias if isinstance(b, Node) and b.meta["val"].dim() == 1]
+            if len(vector) == len(bias):
+                n.target, n.args = aten.linear.default, (x, factor.args[0], *vector)
+    graph.eliminate_dead_code()
 
 
 def _of_results(shown: ForwardTrace, places: Sequence[int]) -> ForwardTrace:
