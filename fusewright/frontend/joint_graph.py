@@ -7,6 +7,7 @@ any other. What cannot be had so is refused with its reason, and the original re
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -87,18 +88,32 @@ def capture_joint(
     if given.replaced:
         raise CaptureFailed("forward replaces an attribute by a tensor, which gradients go through")
     try:
-        with no_attribute_changes(module), own_hooks_off(module), _plain_autograd():
-            with flattened(module, inputs) as flat:
-                program = _exported(module, apart(flat.tensors))
-            moved = device == "cuda" and torch.cuda.is_available()
-            split = _split(program, "cuda" if moved else "")
-            if device == "cuda" and not moved:
+        moved = _on_its_device(module, device)
+        with no_attribute_changes(moved), own_hooks_off(moved), _plain_autograd():
+            with flattened(moved, inputs) as flat:
+                place = device if moved is not module else ""
+                program = _exported(moved, apart([_at(t, place) for t in flat.tensors]))
+            split = _split(program)
+            if device == "cuda" and not torch.cuda.is_available():
                 _check_elsewhere(split)
-            return _Joint(module, given, program, split, device).graphs()
+        return _Joint(module, given, program, split, device).graphs()
     except CaptureFailed:
         raise
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
+
+
+def _on_its_device(module: nn.Module, device: str) -> nn.Module:
+    """The module, or a copy of it on the GPU that it is for: which routines there are, and how
+    their results lie, differ between devices."""
+    cpu = all(t.device.type == "cpu" for t in (*module.parameters(), *module.buffers()))
+    if device == "cpu" or not cpu or not torch.cuda.is_available():
+        return module
+    return copy.deepcopy(module).to(device)
+
+
+def _at(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    return tensor.to(device) if device else tensor
 
 
 def _exported(module: nn.Module, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
@@ -145,10 +160,7 @@ class _Split:
     about: Any
 
 
-def _split(program: ExportedProgram, device: str) -> _Split:
-    """device: where the tensors are to be for it; "": where they are."""
-    if device:
-        _move(program.graph, device)
+def _split(program: ExportedProgram) -> _Split:
     places = [n for n in program.graph.nodes if n.op == "placeholder"]
     parameters = program.graph_signature.inputs_to_parameters
     state = {s.arg.name for s in program.graph_signature.input_specs if _is_state(s)}
@@ -169,9 +181,7 @@ def _split(program: ExportedProgram, device: str) -> _Split:
     if not modes:
         raise CaptureFailed("forward takes no tensor, and has none")
     with modes[0], torch.enable_grad():
-        arguments = [
-            _moved(f.detach(), device) if isinstance(f, torch.Tensor) else f for f in fakes
-        ]
+        arguments = [f.detach() if isinstance(f, torch.Tensor) else f for f in fakes]
         for n, one in zip(places, arguments, strict=True):
             if n.name in parameters or (isinstance(one, torch.Tensor) and n.name not in state):
                 one.requires_grad_(one.is_floating_point() or one.is_complex())
@@ -188,21 +198,6 @@ def _split(program: ExportedProgram, device: str) -> _Split:
     if not found:
         raise CaptureFailed("no result of forward has a gradient")
     return _Split(*found[0], context.fw_metadata)
-
-
-def _moved(value: Any, device: str) -> Any:
-    """A tensor, or a device, there."""
-    if isinstance(value, torch.Tensor) and device:
-        return value.to(device)
-    return torch.device(device) if isinstance(value, torch.device) and device else value
-
-
-def _move(graph: Graph, device: str) -> None:
-    """Have calls that name a device name this one."""
-    for n in graph.nodes:
-        if n.op == "call_function":
-            n.args = pytree.tree_map(partial(_moved, device=device), n.args)
-            n.kwargs = pytree.tree_map(partial(_moved, device=device), n.kwargs)
 
 
 def _check_elsewhere(split: _Split) -> None:
@@ -279,7 +274,6 @@ class _Joint:
 
     def _forward(self, keys: Sequence[Leaf]) -> Captured:
         graph = _copied(self.split.forward.graph)
-        _as_linear(graph)
         places = [n for n in graph.nodes if n.op == "placeholder"]
         inputs = [
             InputSpec(s.kind, TensorArgument(n.name), s.target, s.persistent)
@@ -339,20 +333,6 @@ def _copied(graph: Graph, places: Sequence[int] | None = None) -> Graph:
     made.output(results if places is None else tuple(results[k] for k in places))
     made.eliminate_dead_code()
     return made
-
-
-def _as_linear(graph: Graph) -> None:
-    """Products with a transposed matrix are layers again, as models write them."""
-    aten = torch.ops.aten
-    for n in graph.nodes:
-        if n.target not in (aten.addmm.default, aten.mm.default) or n.kwargs:
-            continue
-        *bias, x, factor = n.args
-        if isinstance(factor, Node) and factor.target is aten.t.default:
-            vector = [b for b in bias if isinstance(b, Node) and b.meta["val"].dim() == 1]
-            if len(vector) == len(bias):
-                n.target, n.args = aten.linear.default, (x, factor.args[0], *vector)
-    graph.eliminate_dead_code()
 
 
 def _of_results(shown: ForwardTrace, places: Sequence[int]) -> ForwardTrace:
