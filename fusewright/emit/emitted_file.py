@@ -395,7 +395,8 @@ def _method(
     """One method. model: has the call that is handed on.  before, asked: statements before all
     others, and before the conditions."""
     own, original = literal(new.own), f"    return self.reference_forward({model.call})"
-    quiet = ["with torch.no_grad():"] * new.records
+    quiet = ["torch._C._set_grad_enabled(False)", "try:"] * new.records
+    again = ["finally:", "    torch._C._set_grad_enabled(True)"] * new.records
     body = [
         f'"""{new.summary}"""',
         *before,
@@ -403,6 +404,7 @@ def _method(
         *asked,
         *quiet,
         f"{'    ' * new.records}{new.holds} = {_joined(new.conditions)}",
+        *again,
         f"if not {new.holds}:",
         f"    _fusewright_refused(self, {own}, {new.holds})",
         original,
