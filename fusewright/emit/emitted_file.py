@@ -126,7 +126,9 @@ def generated_forward(
     """
     asked = guard(captured, module, scope, plan.target, plan.precision, conditions)
     workspaces = {b.name: b.launch.workspace for b in kernels if b.launch.workspace}
-    body = forward_body(captured, plan, kernels, function_of, asked, workspaces, traced=True)
+    body = forward_body(
+        captured, plan, kernels, function_of, asked, workspaces, traced=scope.traced
+    )
     wrapped = is_wrapped(type(module).forward)
     signature, call = signature_text(parameters(module), wrapped=wrapped)
     count = f"{len(kernels)} fused kernel{'s' * (len(kernels) != 1)}"

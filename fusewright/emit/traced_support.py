@@ -47,14 +47,17 @@ def _fusewright_in_graph(model, name, mode, original, sizes, tensors, holds=True
         _fusewright_traced(name)
         return ()
     takes, _ = getattr(model, f"fusewright_tensors{mode}")(*sizes)
+    dynamo, every = torch.compiler.is_dynamo_compiling(), torch.nn.modules.module
     why = "" if holds and all(sizes) else "arguments are others, or built otherwise"
     for tensor, path in zip(tensors, takes, strict=True):
         shape, _, *order = takes[path]
-        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        plain = type(tensor) in _FUSEWRIGHT_PLAIN if dynamo else isinstance(tensor, torch.Tensor)
+        if not plain:
             why = why or f"{path} is no plain tensor"
+        elif tensor.layout is not torch.strided or tensor.is_nested:
+            why = why or f"layout of {path}"
         elif not _fusewright_lies(tensor, shape, *order):
             why = why or f"shape of {path}, or its order in memory"
-    dynamo = torch.compiler.is_dynamo_compiling()
     modes = torch._C._len_torch_function_stack() if dynamo else 0
     if modes > (torch.utils._device.CURRENT_DEVICE is not None):  # its own is none that matters
         why = why or "another mode looks on"
@@ -66,7 +69,8 @@ def _fusewright_in_graph(model, name, mode, original, sizes, tensors, holds=True
     if not operator:
         return ()
     if not torch.compiler._is_exporting_flag:
-        any(map(len, model._fusewright_hooks))
+        hooks = every._global_forward_hooks, every._global_forward_pre_hooks
+        any(map(len, (*hooks, *model._fusewright_hooks)))
         original()
     state = []
     for path in paths:
@@ -98,7 +102,7 @@ def _fusewright_ask(model, kind, mode, given, call):
         return alone, {}
 
     def answer(*why):
-        answers.append((why[-1] if why else True, sys._getframe(1).f_locals))
+        answers.append((why[-1] if why else True, dict(sys._getframe(1).f_locals)))
         raise _FusewrightAnswered
 
     def matches(*like, **order):
@@ -156,10 +160,8 @@ def _fusewright_operator(model, name, mode, given, call=None):
     if not places.keys() >= {*map(id, found)}:
         why = _fusewright_no("a tensor of the model is in no module")
     if not why:
-        _fusewright_traced(name, why.what)
+        _fusewright_traced(name, getattr(why, "what", "a condition does not hold"))
         return "", "", ()
-    every = torch.nn.modules.module
-    watched += [every._global_forward_hooks, every._global_forward_pre_hooks]
     vars(model)["_fusewright_hooks"] = watched
     paths = tuple(places[id(one)] for one in found)
     return _FUSEWRIGHT_OPERATORS[name + mode].operator, _fusewright_likeness(found), paths
