@@ -97,7 +97,7 @@ class _Recorded:
         call = f"_fusewright_apply({steps}, self, {inputs}, {given}, *{self._leaves()})"
         returned = guard.containers.written(self.results, shown, guard.batch)
         kernels = sum(len(p.kernels) for p in (self.planned, *self.backward[:1]))
-        count = f"{kernels} fused kernel{'s' * (kernels != 1)} with those of its derivative"
+        count = f"{kernels} fused kernel{'s' * (kernels != 1)}, with backward"
         return GeneratedForward(
             signature="",
             call="",
