@@ -48,13 +48,13 @@ from fusewright.loopnest.vector_width import starts_aligned
 @dataclass(frozen=True)
 class ForwardBody:
     """The statements between the guard and the end of `forward`, and the snippets they call.
-    results: the text of each tensor among the results.  operator: where PyTorch's compiler can call
-    the statements, as which operator; they are a function then, and return what that makes.
+
+    operator: where PyTorch's compiler can call them, as which operator; they are a function then,
+    and return what that makes.
     """
 
     statements: tuple[str, ...]
     snippets: frozenset[Snippet]
-    results: tuple[str, ...]
     operator: TracedOperator | None = None
 
 
@@ -129,8 +129,7 @@ class _ForwardPrinter:
         tensors = {name: at for at, name in enumerate(self.guard.tensors if state else ())}
         body = with_loops(self.statements, result, tensors, state, self.guard.names)
         lines = (*self._unpacked(tensors, body.outside), *self._ready(), *body.lines)
-        texts = tuple(self._tensor_expression(o).text for o in self.graph.outputs)
-        return ForwardBody(lines, frozenset[Snippet]().union(*snippets), texts, operator)
+        return ForwardBody(lines, frozenset[Snippet]().union(*snippets), operator)
 
     def _operator(self, packed: Expression) -> TracedOperator | None:
         """As what PyTorch's compiler calls the statements, whose results `packed` holds."""
