@@ -431,7 +431,7 @@ def make_parts(
         if not class_text(type(child), scope(child, "")):
             raise CaptureFailed(f"{kind} is a class that the emitted file has no name for.")
         made = make(child, inputs, machine, precision, rules)
-        if varies and not made.captured.graph.batch:
+        if varies and not made.captured.graph.free:
             raise CaptureFailed(
                 f"{kind} is called with different numbers of rows, and kernels for it would be "
                 "for one of them."

@@ -30,6 +30,7 @@ from fusewright.frontend.forward_trace import ForwardTrace
 from fusewright.frontend.mask_counts import without_selections
 from fusewright.frontend.program import TracedProgram, is_fixed
 from fusewright.frontend.refusals import cannot_capture
+from fusewright.frontend.size_symbols import SizeSymbols
 
 
 def is_plain(graph: Graph) -> bool:
@@ -84,7 +85,8 @@ def capture_graph(
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
     trace = ForwardTrace((), owners, memories, NOTHING, NOTHING, ("",) * len(memories))
-    return captured_program(module, inputs, Exported(program, None, flat.trees, tree), trace)
+    found = Exported(program, (), SizeSymbols({}), flat.trees, tree)
+    return captured_program(module, inputs, found, trace)
 
 
 def _run_fake(

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from fusewright.common.containers import Container, Plain, Tree
 from fusewright.frontend.eager_strides import is_cheap, lay_calls, lies_both_ways, made_anew
-from fusewright.ir.graph import BatchSize, size_at_batch
+from fusewright.ir.graph import BatchSize, size_at
 
 NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool
 UNKNOWN = "a number that only the data know"
@@ -51,7 +51,7 @@ def tree_of_one(tree: Tree) -> Tree:
     if isinstance(tree, Container):
         return replace(tree, inside=tuple(map(tree_of_one, tree.inside)))
     if isinstance(tree, Plain) and isinstance(tree.value, BatchSize):
-        return Plain(size_at_batch(tree.value, 1))
+        return Plain(size_at(tree.value, dict.fromkeys(tree.value.names, 1)))
     return tree
 
 

@@ -26,7 +26,7 @@ from fusewright.frontend.asked_size import AskedSize
 from fusewright.frontend.call_origins import CallOrigins
 from fusewright.frontend.carried_state import Place, Unsettled
 from fusewright.frontend.data_scalars import computed, item, takes_numbers
-from fusewright.frontend.export import Exported, export, multiple, runtime_number
+from fusewright.frontend.export import Exported, export
 from fusewright.frontend.forward_trace import (
     ForwardTrace,
     ReadAttribute,
@@ -39,15 +39,14 @@ from fusewright.frontend.lowering.call import AtenCall, AtenResult
 from fusewright.frontend.program import SYMBOLS, Program
 from fusewright.frontend.refusals import unknown_size
 from fusewright.frontend.side_effects import HasEffects
+from fusewright.frontend.size_symbols import runtime_number
 from fusewright.ir.builder import TensorExpr
 from fusewright.ir.graph import (
-    BATCH,
-    BatchSize,
     BufferUpdate,
-    FreeSize,
     Graph,
     Node,
     Size,
+    Sizes,
     check,
     claim,
     fresh_copy,
@@ -56,7 +55,7 @@ from fusewright.ir.graph import (
     numel,
     on_other_memory,
     own_memory_copy,
-    size_at_batch,
+    size_at,
 )
 from fusewright.ir.origin import Origin
 from fusewright.ir.placement import OwnCopy
@@ -139,7 +138,7 @@ def captured_program(
 ) -> Captured:
     """The graph of a program that `module` stands for, called with `inputs`. run: of `forward`.
     asked: the size that was to be free."""
-    builder = _GraphBuilder(found.free, module, run)
+    builder = _GraphBuilder(found, module, run)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
     about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
@@ -161,7 +160,7 @@ def _exported(
         raise
     found = export(module, inputs, run.state, device, asked)
     if found.free and found.of_one is not None and _shows_the_same(module, found.of_one, run):
-        found = replace(found, free=replace(found.free, least=1))
+        found = replace(found, free=tuple(replace(size, least=1) for size in found.free))
     return found, run
 
 
@@ -244,9 +243,9 @@ def _one_tree(value: Any) -> Tree:
 class _GraphBuilder:
     """Walks the exported program and builds our graph; one instance per capture."""
 
-    def __init__(self, free: FreeSize | None, module: nn.Module, run: ForwardTrace) -> None:
-        self.free, self.module, self.run = free, module, run
-        self.batch = free.example if free else None
+    def __init__(self, found: Exported, module: nn.Module, run: ForwardTrace) -> None:
+        self.free, self.symbols, self.module, self.run = found.free, found.symbols, module, run
+        self.sizes: Sizes = {size.name: size.example for size in self.free}
         self.values: dict[torch.fx.Node, Any] = {}
         self.effects: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
@@ -306,9 +305,9 @@ class _GraphBuilder:
 
     def _size(self, size: int | torch.SymInt) -> Size:
         if isinstance(size, torch.SymInt):
-            factor = multiple(size)
-            assert factor is not None, "export checked that sizes are linear in the batch"
-            return BatchSize(factor, self.free.name if self.free else BATCH)
+            found = self.symbols.size(size)
+            assert found is not None, "export checked that sizes are products of free ones"
+            return found
         return int(size)
 
     # -- calls
@@ -335,7 +334,7 @@ class _GraphBuilder:
         if _is_idle_dropout(n):
             return self._argument(n.args[0])
         call = self._as_call(n)
-        self.calls.append(_eager_call(call, self.batch))
+        self.calls.append(_eager_call(call, self.sizes))
         if n in self.in_place:
             return library_call(replace(call, name=f"{call.name}_"), self.effects, alone=False)
         lowered = lower(call) if takes_numbers(call.name, call.args, call.kwargs) else None
@@ -564,16 +563,16 @@ def _moved(n: Node, order: tuple[int, ...]) -> bool:
     return n.row.kind in ("pointwise", "reduction") and n.order != order
 
 
-def _eager_call(call: AtenCall, batch: int | None) -> EagerStep:
+def _eager_call(call: AtenCall, at: Sizes) -> EagerStep:
     if call.name in VIEWS:
         return EagerStep(call.name, 0, 0, False)
     tensors = [
         a for a in pytree.tree_leaves((call.args, dict(call.kwargs))) if isinstance(a, TensorExpr)
     ]
-    read = sum(size_at_batch(numel(t.shape), batch) * t.dtype.itemsize for t in tensors)
-    written = sum(size_at_batch(numel(r.shape), batch) * r.dtype.itemsize for r in call.results)
-    results = sum(size_at_batch(numel(r.shape), batch) for r in call.results[:1])
-    flops = contraction_flops(call.name, [t.shape for t in tensors], call.shape, batch)
+    read = sum(size_at(numel(t.shape), at) * t.dtype.itemsize for t in tensors)
+    written = sum(size_at(numel(r.shape), at) * r.dtype.itemsize for r in call.results)
+    results = sum(size_at(numel(r.shape), at) for r in call.results[:1])
+    flops = contraction_flops(call.name, [t.shape for t in tensors], call.shape, at)
     half = any(r.dtype in (torch.float16, torch.bfloat16) for r in call.results[:1])
     return EagerStep(call.name, read + written, flops or results, half)
 

@@ -24,7 +24,7 @@ from torch._decomp import decomposition_table, decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram, default_decompositions
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from fusewright.common.containers import Container, Plain, Slot, Tree
@@ -47,8 +47,9 @@ from fusewright.frontend.refusals import (
     largest,
     why_not_free,
 )
+from fusewright.frontend.size_symbols import SizeSymbols, runtime_number, symbols_of
 from fusewright.frontend.unknown_sizes import inner_sizes
-from fusewright.ir.graph import BatchSize, FreeSize
+from fusewright.ir.graph import FreeSize, Sizes, size_at
 
 # Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
 COMPOSED = (
@@ -69,16 +70,17 @@ RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decom
 
 @dataclass(frozen=True)
 class Exported:
-    """The program from tensors to tensors, and its free size, None if every size is fixed.
+    """The program from tensors to tensors, its free sizes, and the symbols that stand for them.
 
-    arguments, results: how these hold the tensors; a number that the batch makes is a `BatchSize`.
+    arguments, results: how these hold the tensors; a number that free sizes make is a `BatchSize`.
     left: how replaced attributes hold the tensors behind those of the results.
     of_one: arguments of a call with a free size of 1, where the program is that of this one, too.
     fixed: why a size that was asked for is not free.
     """
 
     program: Program
-    free: FreeSize | None
+    free: tuple[FreeSize, ...]
+    symbols: SizeSymbols
     arguments: tuple[Tree, ...]
     results: Tree
     left: tuple[Tree, ...] = ()
@@ -108,15 +110,17 @@ def export(
                 traced = _try_export(module, tensors, _with_free(tensors, asked, most), device)
             if isinstance(traced, Traced):
                 free = FreeSize(size, name=asked.name, most=most)
-                made = _exported(traced.program, flat, free)
-                fixed = _why_fixed(traced.program, size) if made else FROM_DATA
+                symbols = symbols_of(traced.program, [asked], len(tensors))
+                made = _exported(traced.program, flat, (free,), symbols)
+                example = {asked.name: size}
+                fixed = _why_fixed(traced.program, symbols, example) if made else FROM_DATA
                 if made and not fixed:
                     _check_memory(traced.program, module, flat)
                     return replace(made, of_one=_call_of_one(module, made, traced, flat, device))
             else:
                 fixed = why_not_free(traced)
         program = _fixed_export(module, tensors, flat, device)
-        made = _exported(program, flat, None)
+        made = _exported(program, flat, (), SizeSymbols({}))
         if made is None:
             raise CaptureFailed(
                 f"{type(module).__name__}.forward returns a number that depends on the values of "
@@ -155,51 +159,34 @@ def _call_of_one(
     return tuple(flat.arguments(tensors)) if proved else None
 
 
-def _exported(program: ExportedProgram, flat: Flat, free: FreeSize | None) -> Exported | None:
+def _exported(
+    program: ExportedProgram, flat: Flat, free: tuple[FreeSize, ...], symbols: SizeSymbols
+) -> Exported | None:
     """The program and how it is called; None if a result is a number that depends on data."""
     assert flat.results is not None, "a program was exported, so forward has run"
-    found = [_known(tree, free) for tree in (flat.results, *flat.left.trees)]
+    found = [_known(tree, symbols) for tree in (flat.results, *flat.left.trees)]
     known = [tree for tree in found if tree is not None]
     if len(known) < len(found):
         return None
     results, *left = known
-    return Exported(program, free, flat.trees, results, tuple(left))
+    return Exported(program, free, symbols, flat.trees, results, tuple(left))
 
 
-def _known(tree: Tree, free: FreeSize | None) -> Tree | None:
-    """The results with numbers that the free size makes; None if others depend on data."""
+def _known(tree: Tree, symbols: SizeSymbols) -> Tree | None:
+    """The results with numbers that free sizes make; None if others depend on data."""
     if isinstance(tree, Slot):
         return tree
     if isinstance(tree, Container):
-        inside = [_known(t, free) for t in tree.inside]
+        inside = [_known(t, symbols) for t in tree.inside]
         known = tuple(t for t in inside if t is not None)
         return replace(tree, inside=known) if len(known) == len(inside) else None
     if isinstance(tree.value, torch.SymInt):
         expression = tree.value.node.expr
         if expression.is_Integer:
             return Plain(int(expression))
-        factor = multiple(tree.value)
-        return None if factor is None or free is None else Plain(BatchSize(factor, free.name))
+        size = symbols.size(tree.value)
+        return None if size is None else Plain(size)
     return None if isinstance(tree.value, torch.SymBool | torch.SymFloat) else tree
-
-
-def runtime_number(value: object) -> bool:
-    """Whether a number or size is known only from the data, as `.item()` is."""
-    symbolic = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-    return symbolic and bool(free_unbacked_symbols(value))
-
-
-def multiple(size: torch.SymInt) -> int | None:
-    """k for the expression k * symbol, else None."""
-    expression = size.node.expr
-    symbols = expression.free_symbols
-    if not symbols:
-        return None
-    if runtime_number(size):
-        return None
-    (symbol, *more) = symbols
-    factor = expression / symbol
-    return int(factor) if not more and factor.is_Integer else None
 
 
 @contextmanager
@@ -377,13 +364,14 @@ def _multiplied_along_batch(program: ExportedProgram) -> bool:
 FROM_DATA = "a result of forward is a number that depends on the values of tensors"
 
 
-def _why_fixed(program: ExportedProgram, size: int) -> str:
+def _why_fixed(program: ExportedProgram, symbols: SizeSymbols, example: Sizes) -> str:
     """Why the program may not run with any such size; "" where it may."""
-    if not _linear_in_batch(program):
+    if not _linear_in_batch(program, symbols):
         return "another size of the model is no fixed multiple of it"
     if _multiplied_along_batch(program):
         return "a matrix product sums along it, and how it is cut is decided beforehand"
-    return "" if _sizes_hold(program, size) else "torch.export gives other sizes with it free"
+    hold = _sizes_hold(program, symbols, example)
+    return "" if hold else "torch.export gives other sizes with it free"
 
 
 class _Concrete(torch.fx.Interpreter):
@@ -391,9 +379,9 @@ class _Concrete(torch.fx.Interpreter):
 
     holds = True
 
-    def __init__(self, program: ExportedProgram, batch: int) -> None:
+    def __init__(self, program: ExportedProgram, symbols: SizeSymbols, example: Sizes) -> None:
         super().__init__(program.graph_module)
-        self.batch = batch
+        self.symbols, self.example_sizes = symbols, example
 
     def run_node(self, n: torch.fx.Node) -> Any:
         made = super().run_node(n)
@@ -404,10 +392,12 @@ class _Concrete(torch.fx.Interpreter):
         return made
 
     def sizes(self, value: object) -> list[int]:
-        """Of a tensor or of a number, with the batch as it is in the example."""
+        """Of a tensor or of a number, with free sizes as they are in the example."""
         found: Iterable[Any] = value.shape if isinstance(value, torch.Tensor) else [value]
         return [
-            (multiple(s) or 0) * self.batch if isinstance(s, torch.SymInt) else s
+            size_at(self.symbols.size(s) or 0, self.example_sizes)
+            if isinstance(s, torch.SymInt)
+            else s
             for s in found
             if not isinstance(s, torch.SymFloat | torch.SymBool) and not runtime_number(s)
         ]
@@ -419,8 +409,8 @@ class _Concrete(torch.fx.Interpreter):
         return torch.empty(self.sizes(value), dtype=value.dtype, device=value.device)
 
 
-def _sizes_hold(program: ExportedProgram, batch: int) -> bool:
-    """Whether sizes with a free batch are those that the example's batch gives.
+def _sizes_hold(program: ExportedProgram, symbols: SizeSymbols, example: Sizes) -> bool:
+    """Whether sizes with some of them free are those that the example gives.
 
     PyTorch 2.13 loses the size of nll_loss and cross_entropy with reduction="none".
     """
@@ -428,7 +418,7 @@ def _sizes_hold(program: ExportedProgram, batch: int) -> bool:
 
     def holds() -> bool:
         with FakeTensorMode(shape_env=ShapeEnv()):
-            run = _Concrete(program, batch)
+            run = _Concrete(program, symbols, example)
             run.run(*(run.example(n.meta["val"]) for n in places), enable_io_processing=False)
         return run.holds
 
@@ -467,8 +457,13 @@ def _is_constant(stride: int | torch.SymInt) -> bool:
     return bool(bounds.lower == bounds.upper)
 
 
-def _linear_in_batch(program: ExportedProgram) -> bool:
+def _linear_in_batch(program: ExportedProgram, symbols: SizeSymbols) -> bool:
     """Whether every size, and every number of elements, is fixed or a multiple of one symbol."""
+
+    def is_multiple(number: torch.SymInt) -> bool:
+        size = symbols.size(number)
+        return size is not None and size.degree == 1
+
     for n in program.graph.nodes:
         values = pytree.tree_leaves(n.meta.get("val"))
         for value in values:
@@ -477,7 +472,7 @@ def _linear_in_batch(program: ExportedProgram) -> bool:
             sizes = [*value.shape, *strides, value.numel()] if tensor else [value]
             if not tensor and runtime_number(value):
                 continue
-            if any(multiple(s) is None for s in sizes if isinstance(s, torch.SymInt)):
+            if not all(is_multiple(s) for s in sizes if isinstance(s, torch.SymInt)):
                 return False
             if isinstance(value, torch.SymBool | torch.SymFloat):
                 return False

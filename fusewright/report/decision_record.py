@@ -194,7 +194,7 @@ def _report(
         given = results[id(n)]
         moved = sum(nbytes(a, graph) for a in (*n.args, *given))
         name = n.short_name
-        flops = call_flops(n, graph.batch) or elements(given[0], graph)
+        flops = call_flops(n, graph.example) or elements(given[0], graph)
         return StepReport(name, "library", (name,), moved, flops)
     moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs, *step.counters))
     flops = sum(m.row.cost * _domain(m, graph) for m in step.members)
@@ -320,7 +320,7 @@ def _facts(captured: Captured) -> list[str]:
 
 def _free_size(captured: Captured) -> str:
     """Which size is free; why not, if somebody has asked for it."""
-    free, asked = captured.graph.free, captured.asked
+    asked, free = captured.asked, next(iter(captured.graph.free), None)
     if asked is None or not asked.text:
         return f"the batch size is {f'free ({free.bounds})' if free else 'fixed'}"
     if free is None:

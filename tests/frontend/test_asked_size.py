@@ -32,16 +32,14 @@ def captured(function: Callable[..., object], *inputs: object, **wanted: Sequenc
 def test_one_size_of_two_arguments() -> None:
     x, y = torch.randn(3, 7), [torch.randn(7)]
     graph = captured(torch.add, x, y, x=(1,), y=(0,)).graph
-    assert graph.free is not None
-    assert (graph.free.example, graph.free.name) == (7, "length")
-    assert graph.outputs[0].shape == (3, BatchSize(1, "length"))
+    assert graph.example == {"length": 7}
+    assert graph.outputs[0].shape == (3, BatchSize(1, ("length",)))
 
 
 def test_a_leading_size_is_the_batch_size() -> None:
     """Of the arguments that are named, and no others, though they have the same size."""
     made = captured(lambda x, y: x.relu(), torch.randn(4, 7), [torch.randn(4)], x=(-2,))
-    assert made.graph.free is not None
-    assert made.graph.free.name == "batch"
+    assert made.graph.example == {"batch": 4}
     assert [n.shape for n in made.graph.inputs] == [(BatchSize(1), 7), (4,)]
 
 
@@ -71,16 +69,16 @@ def test_what_names_no_size(wanted: Mapping[str, Sequence[int]], said: str) -> N
 def test_why_it_is_fixed(function: Callable[..., object], said: str) -> None:
     made = captured(function, torch.randn(3, 7), x=(1,))
     assert made.fixed.startswith(said)
-    assert made.graph.free is None
+    assert made.graph.free == ()
 
 
 def test_a_size_of_one_is_fixed() -> None:
     made = captured(torch.add, torch.randn(3, 1), x=(1,))
-    assert (made.graph.free, made.fixed) == (None, "it is 1 or less in the example")
+    assert (made.graph.free, made.fixed) == ((), "it is 1 or less in the example")
 
 
 def test_a_largest_size() -> None:
     table = torch.randn(20, 4)
     made = captured(lambda x, _: x + table[: x.shape[1]], torch.randn(3, 7, 4), x=(1,))
-    assert made.graph.free is not None
-    assert (made.graph.free.most, made.graph.free.bounds) == (20, "2 to 20")
+    (free,) = made.graph.free
+    assert (free.most, free.bounds) == (20, "2 to 20")
