@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from fusewright.common.call_arguments import bound, like, signature_of
 from fusewright.common.containers import BY_NAME, Container, Slot, Tree, leaves, shifted
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.asked_size import AskedSize
+from fusewright.frontend.batch_of_one import provable
 from fusewright.frontend.call_origins import CallOrigins
 from fusewright.frontend.carried_state import Place, Unsettled
 from fusewright.frontend.data_scalars import computed, item, takes_numbers
@@ -87,8 +88,8 @@ class Captured:
     arguments: one per parameter that gets something.  settings: the module's values that forward
     read.  results: how the outputs are held.  constants: small tensors that forward made itself.
     replaced: attributes, whose tensors are inputs and outputs behind the others.  placeless: a line
-    that makes an output which lies where no input does, if there is one.  asked: the size that is
-    to be free, if somebody has asked for one.  fixed: why it is not.
+    that makes an output which lies where no input does, if there is one.  asked: the sizes that
+    are to be free.  fixed: why those are not that are not.
     """
 
     graph: Graph
@@ -99,8 +100,8 @@ class Captured:
     calls: tuple[EagerStep, ...]
     replaced: tuple[Replaced, ...] = ()
     placeless: str = ""
-    asked: AskedSize | None = None
-    fixed: str = ""
+    asked: tuple[AskedSize, ...] = ()
+    fixed: Mapping[AskedSize, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def capture(
     module: nn.Module,
     inputs: Sequence[object],
     device: str = "cpu",
-    asked: AskedSize | None = None,
+    asked: Sequence[AskedSize] | None = None,
 ) -> Captured:
     """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot.
 
@@ -126,7 +127,7 @@ def capture(
     """
     with no_attribute_changes(module), _own_hooks_off(module):
         found, run = _exported(module, inputs, device, asked)
-    return captured_program(module, inputs, found, run, asked)
+    return captured_program(module, inputs, found, run)
 
 
 def captured_program(
@@ -134,20 +135,18 @@ def captured_program(
     inputs: Sequence[object],
     found: Exported,
     run: ForwardTrace,
-    asked: AskedSize | None = None,
 ) -> Captured:
-    """The graph of a program that `module` stands for, called with `inputs`. run: of `forward`.
-    asked: the size that was to be free."""
+    """The graph of a program that `module` stands for, called with `inputs`. run: of `forward`."""
     builder = _GraphBuilder(found, module, run)
     graph = check(builder.build(found.program), "capture")
     arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
     about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
-    about_size = asked, found.fixed
+    about_size = found.asked, found.fixed
     return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""), *about_size)
 
 
 def _exported(
-    module: nn.Module, inputs: Sequence[object], device: str, asked: AskedSize | None
+    module: nn.Module, inputs: Sequence[object], device: str, asked: Sequence[AskedSize] | None
 ) -> tuple[Exported, ForwardTrace]:
     """The program, and what a run has shown. Where both stop at something, torch.export says why:
     it knows more of it."""
@@ -159,9 +158,14 @@ def _exported(
         export(module, inputs)
         raise
     found = export(module, inputs, run.state, device, asked)
-    if found.free and found.of_one is not None and _shows_the_same(module, found.of_one, run):
-        found = replace(found, free=tuple(replace(size, least=1) for size in found.free))
-    return found, run
+    calls = {one.names: one.arguments for one in found.ones}
+
+    def shows_the_same(names: frozenset[str]) -> bool:
+        return names in calls and _shows_the_same(module, calls[names], run)
+
+    ones = provable([size.name for size in found.free], shows_the_same)
+    free = (replace(size, least=1) if size.name in ones else size for size in found.free)
+    return replace(found, free=tuple(free)), run
 
 
 def _shows_the_same(module: nn.Module, inputs: Sequence[object], run: ForwardTrace) -> bool:

@@ -37,12 +37,18 @@ class SizeSymbols:
 
 def symbols_of(program: ExportedProgram, asked: Iterable[AskedSize], count: int) -> SizeSymbols:
     """The symbols of sizes in a program whose last `count` arguments are the model's tensors."""
-    places = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
-    tensors = [value for value in places if isinstance(value, torch.Tensor)][-count:]
+    tensors = arguments_of(program, count)
     sizes: list[tuple[Any, str]] = [
         (tensors[k].shape[d], size.name) for size in asked for k, d in size.places
     ]
     return SizeSymbols({s.node.expr: name for s, name in sizes if isinstance(s, torch.SymInt)})
+
+
+def arguments_of(program: ExportedProgram, count: int) -> list[torch.Tensor]:
+    """The last `count` tensors that a program is given: those of the model's arguments, behind its
+    parameters, as they are traced."""
+    places = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
+    return [value for value in places if isinstance(value, torch.Tensor)][-count:]
 
 
 def runtime_number(value: object) -> bool:
