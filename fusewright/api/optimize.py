@@ -24,7 +24,7 @@ from fusewright.build.fused_module import require_tools, twin_of
 from fusewright.common.call_arguments import Inputs, as_called, call, signature_of
 from fusewright.common.containers import Unknown, flatten
 from fusewright.compiler.compilation import make
-from fusewright.compiler.modes import MODE_NAMES, InModes, in_mode, in_modes
+from fusewright.compiler.modes import MODE_NAMES, InModes, in_mode, in_modes, with_gradients
 from fusewright.compiler.options import Options
 from fusewright.compiler.pipeline import (
     check_rules,
@@ -182,14 +182,15 @@ def _as_whole(module: M, inputs: Inputs, machine: Target, chosen: Options, names
     modes = InModes(MODE_NAMES[module.training], made)
     if chosen.mode == "both" and made.replaced:
         modes = in_modes(module, inputs, made, chosen.rules, check_rules)
+    if chosen.gradients:
+        modes = with_gradients(modes, module, inputs, chosen.rules, check_rules)
     own = _own(names, kind)
     record = modes.record(kind.__name__)
     if not made.replaced:
         return _unchanged(module, names, own, Told(record))
     scope = names.scope(kind, own)
     runtime, new = code_in_modes(modes, module, scope)
-    notes = [*modes.notes.items()]
-    told = tuple(Notes(f"in {n} mode" if len(notes) > 1 else "", one) for n, one in notes)
+    told = tuple(Notes(label, one) for label, one in modes.notes.items())
     lines = header(kind.__name__, machine.name, modes.notes)
     classes = [NewClass(own, class_text(kind, scope), ("",), new)]
     written = _Written(lines, runtime, classes)

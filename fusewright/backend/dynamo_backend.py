@@ -18,10 +18,10 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from fusewright.backend.compiled_graph import CompiledGraph
-from fusewright.backend.gradient_decompositions import gradient_decompositions
 from fusewright.compiler.options import Options
 from fusewright.errors import BadUsage
 from fusewright.frontend.export import compositions
+from fusewright.frontend.gradient_decompositions import gradient_decompositions
 
 
 def fusewright(

@@ -28,6 +28,7 @@ from fusewright.cli.options import (
     CandidatePath,
     Device,
     Dynamic,
+    Gradients,
     Mode,
     ProblemPath,
     ReportPath,
@@ -206,6 +207,7 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     tune: Tune = None,
     settings: Settings = None,
     dynamic: Dynamic = None,
+    gradients: Gradients = False,
     report_path: ReportPath = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
     timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
@@ -219,11 +221,12 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     chosen = frozenset(parse_names("--rules", rules, RULES)) | RESTRICTIONS[algebra]
     overrides = parse_settings(settings)
     asked: dict[str, Any] = {"precision": precision, "rules": chosen, "overrides": overrides}
-    asked |= {"mode": mode, "dynamic": parse_dynamic(dynamic)}
+    asked |= {"mode": mode, "dynamic": parse_dynamic(dynamic), "gradients": gradients}
 
     def work() -> tuple[Report, int]:
         # Importing PyTorch takes its time, here and in the judge's processes: side by side.
-        open_one = partial(_judging, problem, output, target, overrides, mode, timing=timing)
+        about = {"timing": timing, "grad": gradients}
+        open_one = partial(_judging, problem, output, target, overrides, mode, **about)
         with open_one() as judging, progress(Console(stderr=True)) as step:
             # Beside planning, if memory is nobody's to give and nothing is timed meanwhile.
             if judging and line is None and _level(tune, timing=timing) == "off":
@@ -258,14 +261,21 @@ def explain(
     algebra: Algebra = True,
     settings: Settings = None,
     dynamic: Dynamic = None,
+    gradients: Gradients = False,
 ) -> int:
     """Say which operators share a kernel and why, what it saves, and what time to expect."""
     check_target(target)
     overrides, sizes = parse_settings(settings), parse_dynamic(dynamic)
     from fusewright.compiler.pipeline import explain_file
 
-    rules = RESTRICTIONS[algebra]
-    record = explain_file(problem, target=target, rules=rules, overrides=overrides, dynamic=sizes)
+    record = explain_file(
+        problem,
+        target=target,
+        rules=RESTRICTIONS[algebra],
+        overrides=overrides,
+        dynamic=sizes,
+        gradients=gradients,
+    )
     typer.echo(record.rstrip())
     return 0
 
@@ -518,6 +528,7 @@ def _judging(
     mode: str,
     *,
     timing: bool,
+    grad: bool,
 ) -> AbstractContextManager[Judging | None]:
     """Of the file for this target, if it is for this machine in any case."""
     from fusewright.compiler.verdict import request_for
@@ -527,7 +538,8 @@ def _judging(
     known = device == "cpu" or (device == "cuda" and _default_device() == "cuda")
     if not known or not problem.is_file():
         return nullcontext()
-    return open_judging(request_for(problem, output, device, overrides, mode, timing=timing))
+    about = problem, output, device, overrides, mode
+    return open_judging(request_for(*about, timing=timing, grad=grad))
 
 
 def _default_device() -> Literal["cpu", "cuda"]:

@@ -66,6 +66,10 @@ Dynamic = Annotated[
         "second size of the argument x. Again for each argument that has the same size.",
     ),
 ]
+Gradients = Annotated[
+    bool,
+    typer.Option("--gradients", help="Kernels for calls that record gradients, and for these."),
+]
 TargetName = Annotated[
     str | None,
     typer.Option(

@@ -1,14 +1,16 @@
-"""A model's Compilation in the mode in which it was given -> the same in the other mode, too.
+"""A model's Compilation in the mode in which it was given -> the same in the other mode, and with
+gradients.
 
 `forward` of a model with Dropout or BatchNorm is one graph in train mode and another one in eval
-mode. Both stand in one file, which has each kernel that they share once.
+mode; and where gradients are recorded, it leaves what their derivative reads. All of them stand in
+one file, which has each kernel that they share once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import nn
@@ -18,10 +20,11 @@ from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.shared_kernels import SharedKernels
 from fusewright.codegen.value_names import ValueNames
 from fusewright.compiler.compilation import Comment, Compilation, make
+from fusewright.compiler.gradients import Recorded, make_recorded
 from fusewright.emit.header import ForwardNotes
 from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.kernels.registry import shared_kernels
-from fusewright.report.decision_record import explain_other_mode
+from fusewright.report.decision_record import explain_other
 
 MODE_NAMES = {True: "train", False: "eval"}  # by the training flag
 
@@ -29,16 +32,42 @@ MODE_NAMES = {True: "train", False: "eval"}  # by the training flag
 @dataclass(frozen=True)
 class InModes:
     """What was made for a model. first: in its own mode, of this name.  second: in the other one.
-    why: if there is no second, what stopped it; "" where forward is the same in both."""
+    why: if there is no second, what stopped it; "" where forward is the same in both.  recorded:
+    for calls with gradients, by the name of the mode.  unrecorded: why not, by the same."""
 
     name: str
     first: Compilation
     second: Compilation | None = None
     why: str = ""
+    recorded: Mapping[str, Recorded] = field(default_factory=dict)
+    unrecorded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def made(self) -> tuple[Compilation, ...]:
-        return (self.first, *([self.second] if self.second else []))
+        return tuple(self.by_label.values())
+
+    @property
+    def by_mode(self) -> dict[str, Compilation]:
+        """Without gradients, by the name of the mode."""
+        return {self.name: self.first} | ({self.other_name: self.second} if self.second else {})
+
+    @property
+    def by_label(self) -> dict[str, Compilation]:
+        """All that was made, by what it is for, in words; "" where there is nothing else."""
+        found = dict[str, Compilation]()
+        for mode, made in self.by_mode.items():
+            label = f"in {mode} mode" if self.second else ""
+            found[label or "without gradients" * bool(self.recorded)] = made
+            if mode in self.recorded:
+                space, recorded = " " * bool(label), self.recorded[mode]
+                label = f"{label}{space}with gradients"
+                names = ("backward", "backward of parameters alone")
+                found[label] = recorded.forward
+                found |= {
+                    f"{label}, {name}": one
+                    for name, one in zip(names, recorded.backward, strict=False)
+                }
+        return found
 
     @property
     def other_name(self) -> str:
@@ -47,7 +76,7 @@ class InModes:
     @cached_property
     def shared(self) -> SharedKernels:
         """Which steps run which function, of both modes together."""
-        if self.second is None:
+        if len(self.made) == 1:
             return self.first.shared
         words = {n: word for made in self.made for n, word in (made.names.words or {}).items()}
         kernels = [kernel for made in self.made for kernel in made.kernels]
@@ -62,19 +91,22 @@ class InModes:
 
     @property
     def notes(self) -> dict[str, ForwardNotes]:
-        """What the header of the emitted file says of each mode, by its name."""
-        names = (self.name, self.other_name)
-        notes = [made.notes_of(self.shared.function_of) for made in self.made]
-        return dict(zip(names, notes, strict=False))
+        """What the header of the emitted file says of each `forward`, by what it is for."""
+        functions = self.shared.function_of
+        return {label: made.notes_of(functions) for label, made in self.by_label.items()}
 
     def record(self, source: str) -> str:
         """The decision record."""
-        text = self.first.record(source, self.shared.function_of)
-        if self.second is None and not self.why:
-            return text
         functions = self.shared.function_of
-        other = self.second.record("", functions) if self.second else ""
-        return text + explain_other_mode(self.other_name, other, self.why)
+        first, *others = self.by_label.items()
+        text = first[1].record(source, functions)
+        text += "".join(explain_other(label, made.record("", functions)) for label, made in others)
+        if self.why:
+            text += explain_other(f"in {self.other_name} mode as written", why=self.why)
+        for mode, why in self.unrecorded.items():
+            label = f"in {mode} mode with gradients" if self.second else "with gradients"
+            text += explain_other(f"{label} as written", why=why)
+        return text
 
 
 def in_modes(
@@ -103,6 +135,28 @@ def in_modes(
     if not second.replaced:
         return InModes(name, first, why="no kernel of ours would be faster there")
     return InModes(name, first, second)
+
+
+def with_gradients(
+    modes: InModes,
+    module: nn.Module,
+    inputs: Sequence[object],
+    rules: frozenset[str],
+    check_rules: Callable[[Compilation, frozenset[str]], None],
+) -> InModes:
+    """The same with what can be made for calls that record gradients."""
+    recorded, unrecorded, taken = dict[str, Recorded](), dict[str, str](), [*modes.made]
+    for mode, made in modes.by_mode.items() if modes.first.replaced else ():
+        other = in_other_mode(module) if mode != modes.name else nullcontext()
+        try:
+            with other:
+                found = make_recorded(module, inputs, made, rules, taken, check_rules)
+        except (CaptureFailed, BadUsage) as error:
+            unrecorded[mode] = str(error)
+            continue
+        recorded[mode] = found
+        taken += found.made
+    return replace(modes, recorded=recorded, unrecorded=unrecorded)
 
 
 def in_other_mode(module: nn.Module) -> AbstractContextManager[None]:

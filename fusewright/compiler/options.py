@@ -30,7 +30,8 @@ class Options:
     precision: "eager", as precise as PyTorch's flags ask for, or "ieee", full float32.
     mode: "train" or "eval", the mode that kernels are for, or "both", where forward is not the
     same in them.  rules: restrictions, as of `--rules`, and "no-algebra".  dynamic_shapes: sizes
-    that are to be free, as of `--dynamic`: names of arguments, and dimensions of each.
+    that are to be free, as of `--dynamic`: names of arguments, and dimensions of each.  gradients:
+    whether calls that record gradients get kernels, too, and these a derivative.
     """
 
     target: str | None = None
@@ -38,6 +39,7 @@ class Options:
     mode: str = "both"
     rules: frozenset[str] = frozenset()
     dynamic_shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    gradients: bool = False
 
     @classmethod
     def of(cls, mapping: Mapping[str, object] | None) -> Options:
@@ -58,12 +60,19 @@ class Options:
             mode=_one_of("mode", given.get("mode", cls.mode), MODES),
             rules=_rules(given.get("rules", cls.rules)),
             dynamic_shapes=_sizes(given.get("dynamic_shapes", {})),
+            gradients=_flag("gradients", given.get("gradients", cls.gradients)),
         )
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise BadUsage(f"options: {name} is text, not {value!r}.")
+    return value
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise BadUsage(f"options: {name} is True or False, not {value!r}.")
     return value
 
 

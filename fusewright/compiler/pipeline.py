@@ -42,8 +42,9 @@ from fusewright.compiler.compilation import (
     make,
     printed_as,
 )
+from fusewright.compiler.gradients import recorded_code
 from fusewright.compiler.memory_need import Settle, Sized, Sizes, sizes_observed, sizes_of
-from fusewright.compiler.modes import MODE_NAMES, InModes, in_modes
+from fusewright.compiler.modes import MODE_NAMES, InModes, in_modes, with_gradients
 from fusewright.compiler.verdict import (
     STANDARD_OUTPUT,
     is_judged_later,
@@ -179,12 +180,25 @@ def code_in_modes(
     modes: InModes, module: nn.Module, scope: EmitScope
 ) -> tuple[Runtime, GeneratedForward]:
     """The same with what was made for the other mode."""
-    forward = _forward(modes.first, modes.shared, module, scope)
-    if modes.second:
-        new = _forward(modes.second, modes.shared, module, replace(scope, second=True))
-        forward = replace(forward, other=OtherMode(modes.other_name == "train", new))
+    forward, *other = (
+        _in_mode(modes, mode, module, replace(scope, second=mode != modes.name))
+        for mode in modes.by_mode
+    )
+    if other:
+        forward = replace(forward, other=OtherMode(modes.other_name == "train", other[0]))
     functions = modes.functions(module)
     return runtime_block(functions, modes.first.plan.target, [forward]), forward
+
+
+def _in_mode(modes: InModes, mode: str, module: nn.Module, scope: EmitScope) -> GeneratedForward:
+    """The emitted `forward` for a mode, with that for its calls with gradients."""
+    made = modes.by_mode[mode]
+    forward = _forward(made, modes.shared, module, scope)
+    if mode not in modes.recorded:
+        return forward
+    function_of = modes.shared.function_of
+    recorded = recorded_code(modes.recorded[mode], made, function_of, module, scope)
+    return replace(forward, recorded=recorded)
 
 
 def _commented(shared: SharedKernels, comments: Mapping[str, Comment]) -> tuple[KernelText, ...]:
@@ -211,6 +225,7 @@ def optimize_file(
     overrides: Mapping[str, str] = NO_OVERRIDES,
     mode: str = "both",
     dynamic: Wanted = NOTHING_ASKED,
+    gradients: bool = False,
     force: bool = False,
     timing: bool = True,
     level: str | None = None,
@@ -226,6 +241,7 @@ def optimize_file(
     mode: "train" or "eval", for which the file is written and judged; "both": for that in which the
     model is made, and for the other one where forward is not the same there.
     dynamic: the sizes that are to be free, as `asked_sizes` has them.
+    gradients: whether calls that record gradients get kernels, too; the judge then asks for these.
     turn: entered while calls are timed, so that nothing else of a suite disturbs them.
     judging: of this problem and this file, if one is open and is for this target's device. What
     comes before its candidate is done beside planning, unless something is timed meanwhile.
@@ -244,7 +260,9 @@ def optimize_file(
     # The judge's processes import PyTorch while the model is captured here.
     opened: AbstractContextManager[Judging | None] = nullcontext(judging)
     if here and (judging is None or judging.request.device != machine.device):
-        asked = request_for(problem_path, out, machine.device, overrides, mode, timing=timing)
+        asked = request_for(
+            problem_path, out, machine.device, overrides, mode, timing=timing, grad=gradients
+        )
         opened = open_judging(asked)
     with opened if here else nullcontext() as judging:
         problem, module, given = _load(problem_path, overrides, progress, mode)
@@ -252,7 +270,7 @@ def optimize_file(
         work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
         begin = judging.begin if judging and level == "off" else _nothing
         sized = Sized(machine.device, settle if here else _quiet, progress, begin)
-        settings = precision, rules, work, progress, sized, mode, dynamic
+        settings = precision, rules, work, progress, sized, mode, dynamic, gradients
         file = _file(problem, module, given, machine, *settings)
         about = file.degenerate, None, file.parts, sized.need
         outcome = OptimizeResult(out, file.record, file.reports, None, "", *about)
@@ -283,6 +301,7 @@ def emit_only(
     overrides: Mapping[str, str] = NO_OVERRIDES,
     mode: str = "both",
     dynamic: Wanted = NOTHING_ASKED,
+    gradients: bool = False,
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> tuple[OptimizeResult, str]:
@@ -298,7 +317,9 @@ def emit_only(
     problem, module, given = _load(problem_path, overrides, progress, mode)
     progress("planning and generating kernels")
     settings = precision, rules, _as_planned, progress
-    file = _file(problem, module, given, machine, *settings, mode=mode, dynamic=dynamic)
+    file = _file(
+        problem, module, given, machine, *settings, mode=mode, dynamic=dynamic, gradients=gradients
+    )
     if out != STANDARD_OUTPUT:
         write_atomically(out, file.text, force=force)
     about = file.degenerate, None, file.parts
@@ -320,13 +341,15 @@ def explain_file(
     rules: frozenset[str] = NO_RULES,
     overrides: Mapping[str, str] = NO_OVERRIDES,
     dynamic: Wanted = NOTHING_ASKED,
+    gradients: bool = False,
 ) -> str:
     """The decision record of a problem on a target; nothing is built, and the model runs only if
     it cannot be captured as a whole."""
     machine, _ = resolve_target(target)
     problem, module, given = _load(problem_path, overrides, _quiet)
     settings = "eager", rules, _as_planned, _quiet
-    return _file(problem, module, given, machine, *settings, dynamic=dynamic).record
+    file = _file(problem, module, given, machine, *settings, dynamic=dynamic, gradients=gradients)
+    return file.record
 
 
 def fused_as(made: Compilation, module: nn.Module, rules: frozenset[str]) -> nn.Module | None:
@@ -498,6 +521,7 @@ def _file(
     sized: Callable[[Sizes], None] = lambda _: None,
     mode: str = "both",
     dynamic: Wanted = NOTHING_ASKED,
+    gradients: bool = False,
 ) -> _File:
     """The model as a whole; where that cannot be captured, its parts, if it runs at all.
 
@@ -514,6 +538,8 @@ def _file(
         modes = InModes(MODE_NAMES[module.training], made)
         if mode == "both":
             modes = in_modes(module, given.inputs, made, rules, check_rules)
+        if gradients:
+            modes = with_gradients(modes, module, given.inputs, rules, check_rules)
         text, runtime = _emitted(modes, module, problem)
         reports = tuple(r for m in modes.made for r in step_reports(m.plan, m.descriptions))
         degenerate = is_degenerate(made.captured.graph)

@@ -23,13 +23,14 @@ def output_path(problem: Path, out: Path | None) -> Path:
 
 def request_for(
     problem: Path, out: Path | None, device: str, overrides: Mapping[str, str], mode: str,
-    *, timing: bool,
+    *, timing: bool, grad: bool = False,
 ) -> Request:  # fmt: skip
-    """The written file as a candidate for its problem. mode: as on the command line."""
+    """The written file as a candidate for its problem. mode: as on the command line.  grad: whether
+    its gradients are asked for, too."""
     return Request(
         problem.absolute(), output_path(problem, out).absolute(), device,
         overrides=dict(overrides), timing=timing, budget_s=TIMING_SECONDS,
-        mode="" if mode == "both" else mode,
+        mode="" if mode == "both" else mode, grad=grad,
     )  # fmt: skip
 
 

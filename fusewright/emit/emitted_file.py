@@ -48,6 +48,8 @@ class GeneratedForward:
     snippets: those that all of it calls.  imports: lines that it needs.  table: what modules have
     to be like.  own: the name of its class.  holds: the variable of what the conditions say: true,
     or a false value, which is a reason.  other: that of the other mode, if there is one.
+    recorded: that for calls that record gradients, if there is one.  records: whether this is such
+    a one.  functions: what it calls at the top level, each as lines.
     """
 
     signature: str
@@ -62,11 +64,15 @@ class GeneratedForward:
     own: str = "ModelNew"
     holds: str = "holds"
     other: OtherMode | None = None
+    recorded: GeneratedForward | None = None
+    records: bool = False
+    functions: tuple[tuple[str, ...], ...] = ()
 
     @property
     def all(self) -> list[GeneratedForward]:
-        """It, and that of the other mode."""
-        return [self, *([self.other.forward] if self.other else [])]
+        """It, and all others that belong to it."""
+        others = [self.recorded, self.other.forward if self.other else None]
+        return [self, *(one for other in others if other for one in other.all)]
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,7 @@ def runtime_block(
     else:
         runtime = cpp_runtime(kernels, snippets, classes)
     tables = [_function(f.table.lines()) for f in forwards if f.table]
+    tables = [_function(lines) for f in forwards for lines in f.functions] + tables
     support = "\n".join([*imports, *[""] * bool(imports), runtime.support])
     return Runtime(runtime.kernels, support, "\n\n\n".join(tables))
 
@@ -313,6 +320,7 @@ def _added(model: ModelSource, new: GeneratedForward) -> list[str]:
 def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
     """`forward`, and what belongs to it, as lines at the left margin."""
     own, other = literal(new.own), new.other
+    records = f"if _fusewright_records({', '.join(['self', *[new.call] * bool(new.call)])}):"
     first = [
         f"if _fusewright_compiling() and _fusewright_traced({own}):",
         f"    return self.reference_forward({new.call})",
@@ -322,23 +330,37 @@ def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
             f"if {'' if other.training else 'not '}self.training:",
             f"    return self.{other.method}({new.call})",
         ]
-    lines = _method("forward", new, signature, returns, first)
-    if other:
-        lines += ["", *_method(other.method, other.forward, signature, returns, [])]
+    named = [("forward", new, first), *([(other.method, other.forward, [])] if other else [])]
+    lines = list[str]()
+    for name, one, before in named:
+        method = f"{name}_with_gradients"
+        again = [records, f"    return self.{method}({new.call})"] if one.recorded else []
+        lines += [""] * bool(lines)
+        lines += _method(name, one, new, signature, returns, [*before, *again])
+        if one.recorded:
+            lines += ["", *_method(method, one.recorded, new, signature, returns, [])]
     return lines + _STATUS.format(own).split("\n")
 
 
 def _method(
-    name: str, new: GeneratedForward, signature: str, returns: str, first: Sequence[str]
+    name: str,
+    new: GeneratedForward,
+    model: GeneratedForward,
+    signature: str,
+    returns: str,
+    first: Sequence[str],
 ) -> list[str]:
-    """One method; widths count the indentation. first: statements before all others."""
+    """One method; widths count the indentation. model: has the call that is handed on.  first:
+    statements before all others."""
     head = f"def {name}(self{', ' * bool(signature)}{signature}){returns}:"
-    own, original = literal(new.own), f"    return self.reference_forward({new.call})"
+    own, original = literal(new.own), f"    return self.reference_forward({model.call})"
+    quiet = ["with torch.no_grad():"] * new.records
     body = [
         f'"""{new.summary}"""',
         *first,
         *new.prelude,
-        f"{new.holds} = {_joined(new.conditions)}",
+        *quiet,
+        f"{'    ' * new.records}{new.holds} = {_joined(new.conditions)}",
         f"if not {new.holds}:",
         f"    _fusewright_refused(self, {own}, {new.holds})",
         original,

@@ -73,12 +73,15 @@ def guard(
     target: Target,
     precision: str = "eager",
     asked: Sequence[Condition] = (),
+    *,
+    records: bool = False,
 ) -> ForwardGuard:
     """The guard for `forward` of `module` as it was captured; precision: as `Plan` has it.
 
-    asked: the conditions of kernels.
+    asked: the conditions of kernels.  records: whether gradients of all parameters are recorded,
+    and the guard is asked where nothing else is.
     """
-    return _Guard(captured, module, scope, target, precision, asked).guard()
+    return _Guard(captured, module, scope, target, precision, asked, records=records).guard()
 
 
 class _Guard:
@@ -90,7 +93,10 @@ class _Guard:
         target: Target,
         precision: str,
         asked: Sequence[Condition],
+        *,
+        records: bool,
     ) -> None:
+        self.records = records
         self.captured, self.module, self.scope, self.target = captured, module, scope, target
         self.free = captured.graph.free
         self.precision, self.asked = precision, asked
@@ -321,12 +327,32 @@ class _Guard:
     # -- what ties tensors together
 
     def _gradients(self) -> Iterator[GuardCondition]:
-        """Parameters that a rewrite removed from the graph still make eager record a gradient."""
+        """Parameters that a rewrite removed from the graph still make eager record a gradient.
+        Where gradients of parameters are recorded, other tensors of the model need none."""
+        if self.records:
+            yield from self._parameters_alone()
+            return
         kept = {str(n["name"]) for n in self.leaves}
         if any(name not in kept for name, _ in self.module.named_parameters()):
             wanted = "any(p.requires_grad for p in self.parameters())"
             text = f"not (torch.is_grad_enabled() and {wanted})"
             yield GuardCondition(text, "a parameter needs a gradient")
+
+    def _parameters_alone(self) -> Iterator[GuardCondition]:
+        trained = {name for name, _ in self.module.named_parameters(remove_duplicate=False)}
+        state, place = self.model.state, {name: k for k, name in enumerate(self.model.tensors)}
+        others = [
+            self.model.locals[str(n["name"])]
+            for n in self.leaves
+            if n.dtype.is_floating_point
+            and str(n["name"]) not in trained
+            and str(n["name"]) in self.model.locals
+        ]
+        if not others:
+            return
+        each = ", ".join(f"{state}[{place[t]}]" if state else t for t in dict.fromkeys(others))
+        text = f"not any(t.requires_grad for t in ({each},))"
+        yield GuardCondition(text, "a buffer needs a gradient")
 
     def _no_shared_memory(self) -> Iterator[GuardCondition]:
         """What is written shares no memory with anything else."""

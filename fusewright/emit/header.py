@@ -58,8 +58,8 @@ class PartNotes:
 
 
 def header(problem: str, target: str, notes: Mapping[str, ForwardNotes]) -> list[str]:
-    """problem: the name of its file.  notes: of each mode, by its name; of one, if that is all."""
-    modes = [f"in {name} mode" for name in notes] if len(notes) > 1 else []
+    """problem: the name of its file.  notes: of each `forward`, by what it is for."""
+    modes = [*notes] if len(notes) > 1 else []
     return [
         f"ModelNew: {problem} with fused kernels for {target}, {WRITTEN}",
         "",

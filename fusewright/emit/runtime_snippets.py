@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
+from fusewright.emit.autograd_function import RECORDED
 from fusewright.emit.dynamo_fast_path import GUARD_HIT
 from fusewright.emit.guard_snapshot import LOOK
 from fusewright.frontend.float32_precision import CONV_USES_TF32
@@ -34,6 +35,7 @@ class Snippet(StrEnum):
     CONV_USES_TF32 = "_fusewright_conv_uses_tf32"
     IEEE = "_fusewright_ieee"
     ON_HUGE_PAGES = "_fusewright_on_huge_pages"
+    RECORDED = "_FusewrightRecorded"
 
 
 _MODULE_MATCHES = '''
@@ -149,5 +151,6 @@ SNIPPETS: Mapping[Snippet, str] = MappingProxyType(
         Snippet.CONV_USES_TF32: CONV_USES_TF32,
         Snippet.IEEE: _IEEE,
         Snippet.ON_HUGE_PAGES: ON_HUGE_PAGES,
+        Snippet.RECORDED: RECORDED,
     }
 )

@@ -27,7 +27,8 @@ class EmitScope:
 
     values: the namespace of the user's file.  reach: how a value of it is read, `{0}` its name.
     own: the class that is written.  part: the number of a part of a model; 0 for a whole one.
-    second: whether what is written is for its second mode.  elsewhere: namespaces of other files
+    second: whether what is written is for its second mode.  records: whether it is for calls that
+    record gradients.  elsewhere: namespaces of other files
     with classes of modules, by how a value of each is read.
     """
 
@@ -37,12 +38,13 @@ class EmitScope:
     own: str = "ModelNew"
     part: int = 0
     second: bool = False
+    records: bool = False
     elsewhere: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property
     def number(self) -> int:
         """Keeps what guards remember apart; 0 for the first."""
-        return self.part + self.second
+        return 4 * self.part + 2 * self.records + self.second
 
 
 @dataclass

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from fusewright.common.containers import flatten
 from fusewright.errors import CaptureFailed
-from fusewright.frontend.capture import Captured, captured_program
+from fusewright.frontend.capture import Captured, arguments_of, captured_program
 from fusewright.frontend.carried_state import NOTHING
 from fusewright.frontend.eager_strides import lay_as_eager
 from fusewright.frontend.export import Exported, run_fake, silence, traced_as_eager, type_as_eager
@@ -30,7 +30,6 @@ from fusewright.frontend.forward_trace import ForwardTrace
 from fusewright.frontend.mask_counts import without_selections
 from fusewright.frontend.program import TracedProgram, is_fixed
 from fusewright.frontend.refusals import cannot_capture
-from fusewright.frontend.size_symbols import SizeSymbols
 
 
 def is_plain(graph: Graph) -> bool:
@@ -72,39 +71,48 @@ def capture_graph(
     copied = Graph()
     copied.output(copied.graph_copy(given.graph, {}))
     flat, program = flat_arguments(module, inputs), TracedProgram(copied)
-    run = partial(_run_fake, GraphModule(given, copied), flat.tensors)
+    run = partial(run_on_fakes, GraphModule(given, copied), flat.tensors)
     try:
         with silence(), torch.no_grad(), traced_as_eager(device):
-            results, owners, memories = run_fake(run)
-            tree = _tensors_alone(copied, results)
-            lay_as_eager(program, device)
-            type_as_eager(program)
-            without_selections(program)
+            results, shown = run_fake(run)
+            tree = tensors_alone(copied, results)
+            lie_as_eager(program, device)
     except CaptureFailed:
         raise
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
-    trace = ForwardTrace((), owners, memories, NOTHING, NOTHING, ("",) * len(memories))
-    found = Exported(program, (), SizeSymbols({}), flat.trees, tree)
-    return captured_program(module, inputs, found, trace)
+    arguments = arguments_of(module, inputs, flat.trees)
+    found = Exported(program, (), flat.trees, tree)
+    return captured_program(module, arguments, found, shown)
 
 
-def _run_fake(
-    given: GraphModule, tensors: Sequence[torch.Tensor]
-) -> tuple[Any, tuple[frozenset[int | str], ...], tuple[int, ...]]:
-    """The results; for each tensor of them, whose memory it shows, as `ForwardTrace` has it."""
+def lie_as_eager(program: TracedProgram, device: str) -> None:
+    """Rewrite the program in place, as exported ones are."""
+    lay_as_eager(program, device)
+    type_as_eager(program)
+    without_selections(program)
+
+
+def run_on_fakes(
+    given: GraphModule, tensors: Sequence[torch.Tensor], keys: Sequence[int | str] = ()
+) -> tuple[Any, ForwardTrace]:
+    """The results, and whose memory they show. keys: what the tensors are called there; by
+    default their numbers."""
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()) as mode:
         fakes = [mode.from_tensor(t.detach(), static_shapes=True) for t in tensors]
         made: Any = _Values(given).run(*fakes, enable_io_processing=False)
     results = list(made) if isinstance(made, list) else made  # a graph's own lists are immutable
     memory = [t.untyped_storage()._cdata for t in fakes]
+    named = list(zip(keys or range(len(fakes)), memory, strict=True))
     tensors_made = [r for r in pytree.tree_leaves(results) if isinstance(r, torch.Tensor)]
     shown = [r.untyped_storage()._cdata for r in tensors_made]
-    owners = (frozenset[int | str](k for k, own in enumerate(memory) if own == s) for s in shown)
-    return results, tuple(owners), tuple(shown.index(s) for s in shown)
+    owners = tuple(frozenset[int | str](k for k, own in named if own == s) for s in shown)
+    memories = tuple(shown.index(s) for s in shown)
+    trace = ForwardTrace((), owners, memories, NOTHING, NOTHING, ("",) * len(memories))
+    return results, trace
 
 
-def _tensors_alone(graph: Graph, results: Any) -> Any:
+def tensors_alone(graph: Graph, results: Any) -> Any:
     """How the results hold their tensors, of which the graph then returns nothing else."""
     tree, tensors = flatten(results)
     (output,) = (n for n in graph.nodes if n.op == "output")

@@ -125,21 +125,21 @@ def capture(
     device: "cpu" or "cuda", where the graph will run: results lie as eager's do there.
     asked: as `export` has it.
     """
-    with no_attribute_changes(module), _own_hooks_off(module):
+    with no_attribute_changes(module), own_hooks_off(module):
         found, run = _exported(module, inputs, device, asked)
-    return captured_program(module, inputs, found, run)
+    arguments = arguments_of(module, inputs, found.arguments)
+    return captured_program(module, arguments, found, run)
 
 
 def captured_program(
     module: nn.Module,
-    inputs: Sequence[object],
+    arguments: tuple[ForwardArgument, ...],
     found: Exported,
     run: ForwardTrace,
 ) -> Captured:
-    """The graph of a program that `module` stands for, called with `inputs`. run: of `forward`."""
+    """The graph of a program that `module` stands for, called with `arguments`. run: of `forward`."""
     builder = _GraphBuilder(found, module, run)
-    graph = check(builder.build(found.program), "capture")
-    arguments, calls = _arguments(module, inputs, found.arguments), tuple(builder.calls)
+    graph, calls = check(builder.build(found.program), "capture"), tuple(builder.calls)
     about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
     about_size = found.asked, found.fixed
     return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""), *about_size)
@@ -193,7 +193,7 @@ def _replaced(found: Exported, run: ForwardTrace) -> tuple[Replaced, ...]:
 
 
 @contextmanager
-def _own_hooks_off(module: nn.Module) -> Iterator[None]:
+def own_hooks_off(module: nn.Module) -> Iterator[None]:
     """Within the block a call of the module is its forward: whoever calls the emitted one runs
     these hooks around it."""
     registries = (module._forward_hooks, module._forward_pre_hooks)
@@ -216,7 +216,7 @@ def state_of(captured: Captured, module: nn.Module) -> dict[str, torch.Tensor]:
     return state
 
 
-def _arguments(
+def arguments_of(
     module: nn.Module, inputs: Sequence[object], trees: Sequence[Tree]
 ) -> tuple[ForwardArgument, ...]:
     """The trees by parameter; more than one for `*these` and `**those`."""

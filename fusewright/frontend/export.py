@@ -54,7 +54,7 @@ from fusewright.frontend.refusals import (
     largest,
     why_not_free,
 )
-from fusewright.frontend.size_symbols import SizeSymbols, runtime_number, symbols_of
+from fusewright.frontend.size_symbols import NO_SYMBOLS, SizeSymbols, runtime_number, symbols_of
 from fusewright.frontend.unknown_sizes import inner_sizes
 from fusewright.ir.graph import FreeSize, Sizes, size_at
 
@@ -88,10 +88,10 @@ class Exported:
 
     program: Program
     free: tuple[FreeSize, ...]
-    symbols: SizeSymbols
     arguments: tuple[Tree, ...]
     results: Tree
     left: tuple[Tree, ...] = ()
+    symbols: SizeSymbols = NO_SYMBOLS
     ones: tuple[CallOfOnes, ...] = ()
     asked: tuple[AskedSize, ...] = ()
     fixed: Mapping[AskedSize, str] = field(default_factory=dict)
@@ -119,7 +119,7 @@ def export(
             ones = tuple(_calls_of_ones(given, found))
             return replace(found.exported, ones=ones, asked=asked, fixed=fixed)
         program = _fixed_export(module, tensors, flat, device)
-        made = _exported(program, flat, (), SizeSymbols({}))
+        made = _exported(program, flat, (), NO_SYMBOLS)
         if made is None:
             raise CaptureFailed(
                 f"{type(module).__name__}.forward returns a number that depends on the values of "
@@ -280,7 +280,7 @@ def _exported(
     if len(known) < len(found):
         return None
     results, *left = known
-    return Exported(program, free, symbols, flat.trees, results, tuple(left))
+    return Exported(program, free, flat.trees, results, tuple(left), symbols)
 
 
 def _known(tree: Tree, symbols: SizeSymbols) -> Tree | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -45,22 +45,22 @@ class Program(Protocol):
 
 @dataclass(frozen=True)
 class TracedProgram:
-    """A program without state: all that it reads is given, all that it computes is returned.
+    """A functional graph whose placeholders, and whose outputs, are tensors.
 
-    graph: its placeholders are tensors, and so are all of its outputs.
+    inputs, outputs: what each of them is; where these are left out, all is given, and returned.
     """
 
     graph: Graph
     constants: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Sequence[InputSpec] | None = None
+    outputs: Sequence[OutputSpec] | None = None
 
     @property
     def graph_signature(self) -> ExportGraphSignature:
         (output,) = (n for n in self.graph.nodes if n.op == "output")
         places = [n for n in self.graph.nodes if n.op == "placeholder"]
-        return ExportGraphSignature(
-            [InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None) for n in places],
-            [
-                OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None)
-                for n in output.args[0]
-            ],
-        )
+        given = [InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None) for n in places]
+        returned = [
+            OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None) for n in output.args[0]
+        ]
+        return ExportGraphSignature([*(self.inputs or given)], [*(self.outputs or returned)])

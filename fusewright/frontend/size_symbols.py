@@ -35,6 +35,9 @@ class SizeSymbols:
         return found if isinstance(found, BatchSize) else None
 
 
+NO_SYMBOLS = SizeSymbols({})
+
+
 def symbols_of(program: ExportedProgram, asked: Iterable[AskedSize], count: int) -> SizeSymbols:
     """The symbols of sizes in a program whose last `count` arguments are the model's tensors."""
     tensors = arguments_of(program, count)

@@ -120,14 +120,13 @@ def explain_parts(
     return "\n".join(lines) + "\n"
 
 
-def explain_other_mode(mode: str, record: str, why: str) -> str:
-    """What a decision record says of the mode in which the model was not given, under the rest.
-
-    record: of what was made for it, or "".  why: why nothing was.
+def explain_other(label: str, record: str = "", why: str = "") -> str:
+    """What a decision record says of another mode than the model's, or of gradients, under the
+    rest. label: what it is for.  record: of what was made for it, or "".  why: why nothing was.
     """
     if why:
-        return f"\n  in {mode} mode as written: {why}\n"
-    return "\n".join(["", f"  in {mode} mode:", *_indented(record), ""])
+        return f"\n  {label}: {why}\n"
+    return "\n".join(["", f"  {label}:", *_indented(record), ""])
 
 
 def left_lines(why: str, left: Sequence[Left]) -> list[str]:

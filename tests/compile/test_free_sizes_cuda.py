@@ -36,7 +36,8 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(rows, steps, width), torch.randn(rows, 4, steps, steps), torch.randn(steps, 96)]
+    scores = torch.randn(rows, 4, steps, steps)
+    return [torch.randn(rows, steps, width), scores, torch.randn(steps, 96)]
 """
 
 
