@@ -137,7 +137,7 @@ def captured_program(
     found: Exported,
     run: ForwardTrace,
 ) -> Captured:
-    """The graph of a program that `module` stands for, called with `arguments`. run: of `forward`."""
+    """The graph of a program that stands for `module`, called with `arguments`. run: of forward."""
     builder = _GraphBuilder(found, module, run)
     graph, calls = check(builder.build(found.program), "capture"), tuple(builder.calls)
     about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
