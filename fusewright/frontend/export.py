@@ -54,7 +54,13 @@ from fusewright.frontend.refusals import (
     largest,
     why_not_free,
 )
-from fusewright.frontend.size_symbols import NO_SYMBOLS, SizeSymbols, runtime_number, symbols_of
+from fusewright.frontend.size_symbols import (
+    NO_SYMBOLS,
+    SizeSymbols,
+    relations,
+    runtime_number,
+    symbols_of,
+)
 from fusewright.frontend.unknown_sizes import inner_sizes
 from fusewright.ir.graph import FreeSize, Sizes, size_at
 
@@ -200,6 +206,8 @@ def _with_free(given: _Given, asked: tuple[AskedSize, ...]) -> _Found | str:
         FreeSize(size.of(tensors), name=size.name, most=most.get(size.name)) for size in asked
     )
     symbols = symbols_of(traced.program, asked, len(tensors))
+    if asks := [a for p in (traced.calls, traced.program) for a in relations(p, symbols)]:
+        return f"what the model does depends on {asks[0]}"
     made = _exported(traced.program, flat, free, symbols)
     if made is None:
         return FROM_DATA
@@ -250,9 +258,11 @@ def _call_of_ones(given: _Given, found: _Found, names: frozenset[str]) -> CallOf
                 given.module, (tensors,), dynamic_shapes=shapes, strict=False
             )
             its, free = (symbols_of(p, found.asked, count) for p in (single, traced.calls))
+            both = (traced.calls, Values.at(free, ones)), (single, Values.as_in(its, free))
             assert given.flat.results is not None, "a program was exported, so forward has run"
             proved = (
-                same_calls((traced.calls, Values.at(free, ones)), (single, Values.as_in(its, free)))
+                not relations(single, its)
+                and same_calls(*both)
                 and _known(given.flat.results, its) == tree_at(exported.results, ones)
                 and all(
                     run_fake(partial(lies_the_same, traced.program, values, given.device))

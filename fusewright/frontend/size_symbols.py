@@ -47,6 +47,24 @@ def symbols_of(program: ExportedProgram, asked: Iterable[AskedSize], count: int)
     return SizeSymbols({s.node.expr: name for s, name in sizes if isinstance(s, torch.SymInt)})
 
 
+def relations(program: ExportedProgram, symbols: SizeSymbols) -> list[str]:
+    """What a trace has asked of several free sizes together, whatever the answer was.
+
+    torch.export says where one size is not as free as it is to be, but it takes what relates two of
+    them (`batch != length`, `batch * length == 186`) for granted.
+    """
+    places = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
+    sizes: list[Any] = [s for v in places if isinstance(v, torch.Tensor) for s in v.shape]
+    modes = {id(s.node.shape_env): s.node.shape_env for s in sizes if isinstance(s, torch.SymInt)}
+    asked = [env.replace(guard.expr) for env in modes.values() for guard in env.guards]
+    found = []
+    for expression in asked:
+        named = {s: s.func(symbols.names[s]) for s in expression.free_symbols & {*symbols.names}}
+        if len({str(name) for name in named.values()}) > 1:
+            found.append(str(expression.subs(named)))
+    return found
+
+
 def arguments_of(program: ExportedProgram, count: int) -> list[torch.Tensor]:
     """The last `count` tensors that a program is given: those of the model's arguments, behind its
     parameters, as they are traced."""

@@ -147,6 +147,29 @@ def test_those_that_can_be_free_are() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, _: x * 2 if x.shape[0] != x.shape[1] else -x,
+        lambda x, _: x * 2 if x.shape[0] * x.shape[1] > 20 else -x,
+        lambda x, _: x.flatten(0, 1).reshape(21, 4) * 2,
+    ],
+)
+def test_sizes_that_a_model_compares(function: Callable[..., object]) -> None:
+    assert captured(function, torch.randn(3, 7, 4), x=(0, 1)).graph.free == ()
+
+
+def test_what_a_model_asks_of_two_sizes_together() -> None:
+    """torch.export takes what relates them for granted; any batch of 7 rows each is sevens."""
+
+    def asks(x: Tensor, _: object) -> Tensor:
+        return x * 2 if x.shape[0] * x.shape[1] % 7 == 0 else -x
+
+    made = captured(asks, torch.randn(3, 7, 4), x=(0, 1))
+    assert made.graph.example == {"batch": 3}
+    assert [*made.fixed.values()] == ["what the model does depends on Eq(Mod(batch*length, 7), 0)"]
+
+
 def test_each_has_its_bounds() -> None:
     table = torch.randn(20, 4)
 
