@@ -59,7 +59,7 @@ def _row(path: Path, mode: str, target: str, *, warm: bool) -> str:
     sides = _sides(problem, mode, target, device)
     torch.compiler.reset()
     for k in range(BEFORE):
-        inputs, seed = _inputs(problem, device), k
+        inputs, seed = drawn(problem, device), k
         ours, eager, _ = (_seeded(side, inputs, seed) for side in sides.values())
         torch.testing.assert_close(ours, eager, rtol=1e-2, atol=1e-3)
     status = type(sides["ours"]).fusewright_status()  # type: ignore[attr-defined]
@@ -68,7 +68,7 @@ def _row(path: Path, mode: str, target: str, *, warm: bool) -> str:
     assert status["kernels"] == BEFORE, status
     if warm:
         return f"| {path.stem} | {mode} | warm |"
-    rounds = [_round(sides, _inputs(problem, device), device) for _ in range(ROUNDS)]
+    rounds = [_round(sides, drawn(problem, device), device) for _ in range(ROUNDS)]
     cells = [f"{statistics.median(r[name] for r in rounds) * 1e3:.4f}" for name in sides]
     for other in ("eager", "torch.compile"):
         low, middle, high = statistics.quantiles((r[other] / r["ours"] for r in rounds), n=4)
@@ -84,7 +84,7 @@ def _seeded(model: nn.Module, inputs: list[Any], seed: int) -> object:
 def _sides(problem: Problem, mode: str, target: str, device: str) -> dict[str, nn.Module]:
     """Models with the same parameters, in this mode."""
     eager = problem.make_model().to(device).train(mode == "train")
-    ours = _written(problem, target).to(device).train(mode == "train")
+    ours = written(problem, target).to(device).train(mode == "train")
     compiled = problem.make_model().to(device).train(mode == "train")
     for model in (ours, compiled):
         model.load_state_dict(eager.state_dict())
@@ -92,10 +92,11 @@ def _sides(problem: Problem, mode: str, target: str, device: str) -> dict[str, n
     return {"ours": ours, "eager": eager, "torch.compile": compiled}
 
 
-def _written(problem: Problem, target: str) -> Any:
+def written(problem: Problem, target: str, *, gradients: bool = False) -> Any:
+    """ModelNew of the file that is written for a problem."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "written.py"
-        emit_only(problem.path, out=path, target=target)
+        emit_only(problem.path, out=path, target=target, gradients=gradients)
         spec = importlib.util.spec_from_file_location("written", path)
         assert spec is not None
         assert spec.loader is not None
@@ -104,18 +105,19 @@ def _written(problem: Problem, target: str) -> Any:
     return module.ModelNew(*problem.make_init_inputs())
 
 
-def _inputs(problem: Problem, device: str) -> list[Any]:
-    drawn = problem.make_inputs()
-    return [x.to(device) if isinstance(x, torch.Tensor) else x for x in drawn]
+def drawn(problem: Problem, device: str) -> list[Any]:
+    """Inputs of a call."""
+    return [x.to(device) if isinstance(x, torch.Tensor) else x for x in problem.make_inputs()]
 
 
 def _round(sides: Mapping[str, nn.Module], inputs: list[Any], device: str) -> dict[str, float]:
     """Seconds of one call of each side."""
     order = random.sample([*sides], len(sides))
-    return {name: _timed(partial(sides[name], *inputs), device) for name in order}
+    return {name: timed(partial(sides[name], *inputs), device) for name in order}
 
 
-def _timed(call: Call, device: str) -> float:
+def timed(call: Call, device: str) -> float:
+    """Seconds of one call."""
     if device == "cpu":
         begin = time.perf_counter()
         call()

@@ -7,8 +7,11 @@ def _fusewright_records(model, /, *args, **kwargs):
     """Whether a call records gradients."""
     if not torch.is_grad_enabled():
         return False
-    if any(p.requires_grad for p in model.parameters()):
-        return True
+    waiting = [model]
+    for module in waiting:
+        if any(p is not None and p.requires_grad for p in module._parameters.values()):
+            return True
+        waiting += filter(None, module._modules.values())
     given = torch.utils._pytree.tree_leaves((args, kwargs))
     return any(isinstance(x, torch.Tensor) and x.requires_grad for x in given)
 
@@ -23,10 +26,13 @@ class _FusewrightRecorded(torch.autograd.Function):
         ctx.steps, ctx.model, ctx.inputs = steps, model, len(inputs)
         ctx.parameters = [(p, p._version) for p, k in zip(leaves, steps["leaves"]) if k is None]
         ctx.save_for_backward(*inputs, *left)
-        fixed = [r for k, r in enumerate(results) if k not in steps["differentiable"]]
-        ctx.mark_non_differentiable(*fixed)
-        kept = {t.untyped_storage().data_ptr() for t in left if any(r._is_view() for r in results)}
+        if len(results) > len(steps["differentiable"]):
+            fixed = [r for k, r in enumerate(results) if k not in steps["differentiable"]]
+            ctx.mark_non_differentiable(*fixed)
+        if not any([r._is_view() for r in results]):
+            return results
         # A view from here could not be changed in place. What backward reads must see changes.
+        kept = {t.untyped_storage().data_ptr() for t in left}
         return tuple(
             r.data if r._is_view() and r.untyped_storage().data_ptr() not in kept else r
             for r in results
@@ -38,11 +44,18 @@ class _FusewrightRecorded(torch.autograd.Function):
         given = [gradients[k] for k in steps["differentiable"]]
         if torch.is_grad_enabled() or not _fusewright_eager():
             return None, None, None, None, *_fusewright_derivative(ctx, given, wanted)
-        asked = {k for k, one in enumerate(wanted) if one}
-        of, backward = next(pair for pair in steps["backward"] if asked <= {*pair[0]})
         left = ctx.saved_tensors[ctx.inputs :]
-        found = dict(zip(of, backward(*left, *given)))
-        return None, None, None, None, *(found.get(k) for k in range(len(wanted)))
+        for of, backward in steps["backward"]:
+            if sum(wanted) == sum([wanted[k] for k in of]):  # all that are wanted are among these
+                found = [None] * len(wanted)
+                for k, gradient in zip(of, backward(*left, *given)):
+                    found[k] = gradient
+                return None, None, None, None, *found
+        raise AssertionError("the last has the gradients of all")
+
+
+# Without what PyTorch asks for function transforms, which the guard has refused.
+_fusewright_apply = super(torch.autograd.Function, _FusewrightRecorded).apply
 
 
 def _fusewright_derivative(ctx, gradients, wanted):

@@ -354,13 +354,15 @@ def _method(
     statements before all others."""
     head = f"def {name}(self{', ' * bool(signature)}{signature}){returns}:"
     own, original = literal(new.own), f"    return self.reference_forward({model.call})"
-    quiet = ["with torch.no_grad():"] * new.records
+    quiet = ["torch._C._set_grad_enabled(False)", "try:"] * new.records
+    again = ["finally:", "    torch._C._set_grad_enabled(True)"] * new.records
     body = [
         f'"""{new.summary}"""',
         *first,
         *new.prelude,
         *quiet,
         f"{'    ' * new.records}{new.holds} = {_joined(new.conditions)}",
+        *again,
         f"if not {new.holds}:",
         f"    _fusewright_refused(self, {own}, {new.holds})",
         original,

@@ -94,7 +94,7 @@ class _Recorded:
         shown = [names.fresh(name) for name in self._shown()]
         inputs = f"({', '.join(guard.inputs)}{',' * (len(guard.inputs) == 1)})"
         given = f"({', '.join(self._given())},)"
-        call = f"_FusewrightRecorded.apply({steps}, self, {inputs}, {given}, *{self._leaves()})"
+        call = f"_fusewright_apply({steps}, self, {inputs}, {given}, *{self._leaves()})"
         returned = guard.containers.written(self.results, shown, guard.sizes)
         kernels = sum(len(p.kernels) for p in (self.planned, *self.backward[:1]))
         count = f"{kernels} fused kernel{'s' * (kernels != 1)} with those of its derivative"

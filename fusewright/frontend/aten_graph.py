@@ -31,6 +31,8 @@ from fusewright.frontend.mask_counts import without_selections
 from fusewright.frontend.program import TracedProgram, is_fixed
 from fusewright.frontend.refusals import cannot_capture
 
+aten = torch.ops.aten
+
 
 def is_plain(graph: Graph) -> bool:
     """Whether a graph is what `capture_graph` takes: tensors of fixed sizes go in, and it calls
@@ -88,9 +90,42 @@ def capture_graph(
 
 def lie_as_eager(program: TracedProgram, device: str) -> None:
     """Rewrite the program in place, as exported ones are."""
+    as_layers(program.graph)
     lay_as_eager(program, device)
     type_as_eager(program)
     without_selections(program)
+
+
+def as_layers(graph: Graph) -> None:
+    """Products with a transposed matrix, and convolutions, are called as models call them again."""
+    for n in graph.nodes:
+        if n.target in (aten.addmm.default, aten.mm.default) and not n.kwargs:
+            _as_linear(n)
+        elif n.target is aten.convolution.default:
+            _as_convolution(n)
+    graph.eliminate_dead_code()
+
+
+def _as_linear(n: Node) -> None:
+    *bias, x, factor = n.args
+    vectors = [b for b in bias if isinstance(b, Node) and b.meta["val"].dim() == 1]
+    transposed = isinstance(factor, Node) and factor.target is aten.t.default
+    if transposed and len(vectors) == len(bias):
+        assert isinstance(factor, Node)
+        n.target, n.args = aten.linear.default, (x, factor.args[0], *vectors)
+
+
+def _as_convolution(n: Node) -> None:
+    x, weight, bias, stride, padding, dilation, turned, more, groups = n.args
+    kind = f"conv{'_transpose' * bool(turned)}{len(stride)}d"  # type: ignore[arg-type]
+    packet = getattr(aten, kind, None)
+    if packet is None:
+        return
+    if turned:
+        n.target = packet.input if len(stride) > 1 else packet.default  # type: ignore[arg-type]
+        n.args = (x, weight, bias, stride, padding, more, groups, dilation)
+    else:
+        n.target, n.args = packet.default, (x, weight, bias, stride, padding, dilation, groups)
 
 
 def run_on_fakes(

@@ -7,6 +7,7 @@ any other. What cannot be had so is refused with its reason, and the original re
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -87,18 +88,32 @@ def capture_joint(
     if given.replaced:
         raise CaptureFailed("forward replaces an attribute by a tensor, which gradients go through")
     try:
-        with no_attribute_changes(module), own_hooks_off(module), _plain_autograd():
-            with flattened(module, inputs) as flat:
-                program = _exported(module, apart(flat.tensors))
-            moved = device == "cuda" and torch.cuda.is_available()
-            split = _split(program, "cuda" if moved else "")
-            if device == "cuda" and not moved:
+        moved = _on_its_device(module, device)
+        with no_attribute_changes(moved), own_hooks_off(moved), _plain_autograd():
+            with flattened(moved, inputs) as flat:
+                place = device if moved is not module else ""
+                program = _exported(moved, apart([_at(t, place) for t in flat.tensors]))
+            split = _split(program)
+            if device == "cuda" and not torch.cuda.is_available():
                 _check_elsewhere(split)
-            return _Joint(module, given, program, split, flat.tensors, device).graphs()
+        return _Joint(module, given, program, split, device).graphs()
     except CaptureFailed:
         raise
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
+
+
+def _on_its_device(module: nn.Module, device: str) -> nn.Module:
+    """The module, or a copy of it on the GPU that it is for: which routines there are, and how
+    their results lie, differ between devices."""
+    cpu = all(t.device.type == "cpu" for t in (*module.parameters(), *module.buffers()))
+    if device == "cpu" or not cpu or not torch.cuda.is_available():
+        return module
+    return copy.deepcopy(module).to(device)
+
+
+def _at(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    return tensor.to(device) if device else tensor
 
 
 def _exported(module: nn.Module, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
@@ -145,10 +160,7 @@ class _Split:
     about: Any
 
 
-def _split(program: ExportedProgram, device: str) -> _Split:
-    """device: where the tensors are to be for it; "": where they are."""
-    if device:
-        _move(program.graph, device)
+def _split(program: ExportedProgram) -> _Split:
     places = [n for n in program.graph.nodes if n.op == "placeholder"]
     parameters = program.graph_signature.inputs_to_parameters
     state = {s.arg.name for s in program.graph_signature.input_specs if _is_state(s)}
@@ -169,9 +181,7 @@ def _split(program: ExportedProgram, device: str) -> _Split:
     if not modes:
         raise CaptureFailed("forward takes no tensor, and has none")
     with modes[0], torch.enable_grad():
-        arguments = [
-            _moved(f.detach(), device) if isinstance(f, torch.Tensor) else f for f in fakes
-        ]
+        arguments = [f.detach() if isinstance(f, torch.Tensor) else f for f in fakes]
         for n, one in zip(places, arguments, strict=True):
             if n.name in parameters or (isinstance(one, torch.Tensor) and n.name not in state):
                 one.requires_grad_(one.is_floating_point() or one.is_complex())
@@ -188,21 +198,6 @@ def _split(program: ExportedProgram, device: str) -> _Split:
     if not found:
         raise CaptureFailed("no result of forward has a gradient")
     return _Split(*found[0], context.fw_metadata)
-
-
-def _moved(value: Any, device: str) -> Any:
-    """A tensor, or a device, there."""
-    if isinstance(value, torch.Tensor) and device:
-        return value.to(device)
-    return torch.device(device) if isinstance(value, torch.device) and device else value
-
-
-def _move(graph: Graph, device: str) -> None:
-    """Have calls that name a device name this one."""
-    for n in graph.nodes:
-        if n.op == "call_function":
-            n.args = pytree.tree_map(partial(_moved, device=device), n.args)
-            n.kwargs = pytree.tree_map(partial(_moved, device=device), n.kwargs)
 
 
 def _check_elsewhere(split: _Split) -> None:
@@ -228,11 +223,10 @@ class _Joint:
         given: Captured,
         program: ExportedProgram,
         split: _Split,
-        tensors: Sequence[torch.Tensor],
         device: str,
     ) -> None:
         self.module, self.given, self.device = module, given, device
-        self.program, self.split, self.tensors = program, split, tensors
+        self.program, self.split = program, split
         self.specs = program.graph_signature.input_specs
         self.changed: list[int] = list(split.about.mutated_inp_runtime_indices)
         self.kinds = split.about.output_info
@@ -281,10 +275,6 @@ class _Joint:
     def _forward(self, keys: Sequence[Leaf]) -> Captured:
         graph = _copied(self.split.forward.graph)
         places = [n for n in graph.nodes if n.op == "placeholder"]
-        state: dict[str, Any] = dict(self.module.named_parameters(remove_duplicate=False))
-        state |= dict(self.module.named_buffers(remove_duplicate=False))
-        state = {**self.program.constants, **state}
-        tensors = [self.tensors[key] if isinstance(key, int) else state[key] for key in keys]
         inputs = [
             InputSpec(s.kind, TensorArgument(n.name), s.target, s.persistent)
             for s, n in zip(self.specs, places, strict=True)
@@ -298,7 +288,7 @@ class _Joint:
         rest = returned[len(self.changed) :]
         outputs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None) for n in rest]
         program = TracedProgram(graph, self.program.constants, inputs, outputs)
-        shown = self._shown(program, tensors, keys)
+        shown = self._shown(program, keys)
         shown = _of_results(shown, range(len(self.changed), len(returned)))
         shown = replace(shown, settings=self.given.settings)
         exported = Exported(program, (), (), _tuple(len(rest)))
@@ -313,17 +303,16 @@ class _Joint:
         output.args = (tuple(n for n in output.args[0] if isinstance(n, Node)),)
         for n in graph.nodes:
             _as_derivative(n)
-        tensors = [n.meta["val"] for n in graph.nodes if n.op == "placeholder"]
-        shown = self._shown(TracedProgram(graph), tensors, ())
+        shown = self._shown(TracedProgram(graph), ())
         for places in chosen:
             part = _copied(graph, places)
             exported = Exported(TracedProgram(part), (), (), _tuple(len(places)))
             one = captured_program(self.module, (), exported, _of_results(shown, places))
             yield BackwardGraph(one, tuple(of[k] for k in places))
 
-    def _shown(
-        self, program: TracedProgram, tensors: Sequence[torch.Tensor], keys: Sequence[Leaf]
-    ) -> ForwardTrace:
+    def _shown(self, program: TracedProgram, keys: Sequence[Leaf]) -> ForwardTrace:
+        """What a run with tensors like those that it was traced with shows."""
+        tensors = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
         run = partial(run_on_fakes, GraphModule(self.split.forward, program.graph), tensors, keys)
         with silence(), torch.no_grad(), traced_as_eager(self.device):
             _, shown = run_fake(run)

@@ -64,6 +64,8 @@ def library_call(
     special = call.name in SPECIAL and WITHOUT[call.name].isdisjoint(used)
     if special and (alone or call.name != BATCH_NORM):
         return SPECIAL[call.name](call, effects)
+    if call.name == BATCH_NORM and alone:
+        return _batch_norm_with_statistics(call, effects)
     if _updates_statistics(call) and not alone:
         raise CaptureFailed(
             "The running statistics of an InstanceNorm are changed or read before its call. "
@@ -200,20 +202,21 @@ def _effect(
     call: AtenCall, function: str, args: Sequence[Arg], tensors: Sequence[Node], effects: list[Node]
 ) -> TensorExpr:
     """One result, and an effect: it must run, once, in the model's order."""
+    record = _effect_call(call, f"torch.nn.functional.{function}", args, effects)
     first = call.results[0]
-    record = LibraryCall(
-        call.name,
-        call.overload,
-        f"torch.nn.functional.{function}",
-        tuple(args),
-        new_memory=True,
-        effect=len(effects),
-    )
     made = node(
         "library", tensors, shape=first.shape, dtype=first.dtype, order=first.order, call=record
     )
     effects.append(made)
     return TensorExpr(made)
+
+
+def _effect_call(
+    call: AtenCall, function: str, args: Sequence[Arg], effects: Sequence[Node]
+) -> LibraryCall:
+    return LibraryCall(
+        call.name, call.overload, function, tuple(args), new_memory=True, effect=len(effects)
+    )
 
 
 def _dropout(call: AtenCall, effects: list[Node]) -> tuple[TensorExpr | None, ...]:
@@ -233,6 +236,22 @@ def _batch_norm(call: AtenCall, effects: list[Node]) -> tuple[TensorExpr | None,
         tensors += [] if t is None else [t.node]
     args += map(Scalar, (training, momentum, eps))
     return _effect(call, "batch_norm", args, tensors, effects), None, None, mean, var
+
+
+def _batch_norm_with_statistics(
+    call: AtenCall, effects: list[Node]
+) -> tuple[TensorExpr | None, ...]:
+    """The same where somebody reads the statistics of the batch, as its derivative does."""
+    tensors: list[Node] = []
+    args = [argument(a, tensors) for a in call.args]
+    record = _effect_call(call, "torch.native_batch_norm", args, effects)
+    made = node("library", tensors, shape=(), dtype=call.results[0].dtype, order=(), call=record)
+    effects.append(made)
+    found = (
+        node("getitem", [made], shape=r.shape, dtype=r.dtype, order=r.order, index=k)
+        for k, r in enumerate(call.results[:3])
+    )
+    return (*map(TensorExpr, found), call.args[3], call.args[4])
 
 
 # Written as eager's functions, which do not return the results at these positions.

@@ -35,6 +35,10 @@ FUNCTIONS: Mapping[str, str] = MappingProxyType(
         "aten.stack": "torch.stack",
         "aten.cumsum": "torch.cumsum",
         "aten.embedding": "torch.embedding",
+        "aten.native_layer_norm": "torch.native_layer_norm",
+        "aten.native_group_norm": "torch.native_group_norm",
+        "aten.native_dropout": "torch.native_dropout",
+        "aten.scatter.src": "torch.scatter",
         "aten.select": "torch.select",
         "aten.view.dtype": "torch.Tensor.view",
     }

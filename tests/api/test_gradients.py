@@ -151,7 +151,7 @@ def check(ours: nn.Module, theirs: nn.Module, inputs: Sequence[Any]) -> None:
             assert mine is None or torch.equal(mine, its), k
             continue
         assert mine.dtype is its.dtype, k
-        scale = float(true.abs().max()) + 1e-6
+        scale = float(true.abs().max()) + 1.0  # of sums that cancel, what is summed
         error, allowed = (float((t.double() - true).abs().max()) for t in (mine, its))
         assert error <= 2 * allowed + 2e-6 * scale, (k, error, allowed, scale)
 
@@ -179,7 +179,8 @@ def test_gradients_are_eagers(name: str, device: str) -> None:
         for x in tensors(inputs):
             x.requires_grad_(wanted and x.is_floating_point())
         for training in (True, False):
-            module.train(training), faster.train(training)
+            module.train(training)
+            faster.train(training)
             check(faster, module, inputs)
             calls += 1
     assert counts(faster) == {"kernels": calls, "reference_forward": 0, "because": {}}
@@ -246,13 +247,17 @@ def test_a_result_may_be_changed_in_place(pair: tuple[Rows, Any]) -> None:
     """As eager's may, or autograd notices that backward reads what was there."""
     module, faster, x = fresh(pair)
     wanted = torch.autograd.grad(module(x).mul_(2.0).sum(), list(module.parameters()))
+    y = faster(x).mul_(2.0).sum()
+    noticed = ""
     try:
-        found = torch.autograd.grad(faster(x).mul_(2.0).sum(), list(faster.parameters()))
+        found = torch.autograd.grad(y, list(faster.parameters()))
     except RuntimeError as error:
-        assert "modified by an inplace operation" in str(error)
-    else:
-        for mine, its in zip(found, wanted, strict=True):
-            torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-5)
+        noticed = str(error)
+    if noticed:
+        assert "modified by an inplace operation" in noticed
+        return
+    for mine, its in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-5)
 
 
 def test_a_derivative_of_a_derivative_is_the_originals(pair: tuple[Rows, Any]) -> None:
@@ -288,7 +293,10 @@ def test_what_was_changed_since_is_noticed(pair: tuple[Rows, Any]) -> None:
     y = faster(x).sum()
     with torch.no_grad():
         faster.norm.bias.mul_(2.0)
-    with pytest.warns(UserWarning), pytest.raises(RuntimeError, match="has been changed in place"):
+    with (
+        pytest.warns(UserWarning, match="a derivative of its derivative"),
+        pytest.raises(RuntimeError, match="has been changed in place"),
+    ):
         torch.autograd.grad(y, x, create_graph=True)
 
 

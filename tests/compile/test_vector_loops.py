@@ -67,3 +67,33 @@ def test_a_vector_takes_no_more_instructions(tmp_path: Path) -> None:
         found[name] = vector_loop(body.splitlines())
     longer = {name: count for name, count in found.items() if count > MOST[name]}
     assert not longer, f"instructions by function: {longer}"
+
+
+BOOLS = """
+extern "C" void read_bools(const float* x, const bool* mask, float* out, long n) {
+  const auto line = fusewright::load(mask, 0).line(0, n);
+#pragma omp simd
+  for (long i = 0; i < n; ++i) out[i] = fusewright::where(line[i], 0.0f, x[i]);
+}
+extern "C" void write_bools(const float* x, bool* out, long n) {
+  const auto line = fusewright::store(out, 0).line(0, n);
+  const auto lambda = [](float x, bool& out) { out = x <= 0.0f; };
+#pragma omp simd
+  for (long i = 0; i < n; ++i) lambda(x[i], line[i]);
+}
+"""
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or version() != "12", reason="other compilers were not tried"
+)
+def test_loops_over_bools_are_vector_code(tmp_path: Path) -> None:
+    """Masks lie in memory where a derivative reads what forward compared."""
+    text = select_sections("cpp", ["load", "store", "where"]) + "}  // namespace fusewright\n"
+    source = tmp_path / "bools.cpp"
+    source.write_text(text + BOOLS, encoding="utf-8")
+    command = ["g++", "-march=skylake-avx512", *CPP_FLAGS, "-S", str(source), "-o", "-"]
+    made = subprocess.run(command, capture_output=True, check=True).stdout.decode("utf-8")
+    for name in ("read_bools", "write_bools"):
+        body = made[made.index(f"\n{name}:") : made.index(f"\t.size\t{name},")]
+        assert vector_loop(body.splitlines())

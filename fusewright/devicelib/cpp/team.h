@@ -107,6 +107,11 @@ template <class T> struct load_line {
   const T* p;
   FN computed<T> operator[](long i) const { return widen(p[i]); }
 };
+// A bool is read as the byte that it is stored in: loops over bools do not become vector code.
+template <> struct load_line<bool> {
+  const bool* p;
+  FN bool operator[](long i) const { return reinterpret_cast<const unsigned char*>(p)[i] != 0; }
+};
 template <class T> struct load_operand {
   const T* p;
   long outer;
@@ -132,6 +137,16 @@ template <class T> struct rounded {
 template <class T> struct store_line<T, false> {
   T* p;
   FN rounded<T> operator[](long i) const { return {p + i, computed<T>(0)}; }
+};
+struct flag {
+  unsigned char* place;
+  bool value;
+  FN operator bool&() { return value; }
+  FN ~flag() { *place = value; }
+};
+template <> struct store_line<bool, true> {
+  bool* p;
+  FN flag operator[](long i) const { return {reinterpret_cast<unsigned char*>(p) + i, false}; }
 };
 template <class T> struct store_operand {
   T* p;
