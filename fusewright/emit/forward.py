@@ -46,12 +46,10 @@ from fusewright.loopnest.vector_width import starts_aligned
 
 @dataclass(frozen=True)
 class ForwardBody:
-    """The statements between the guard and the end of `forward`, and the snippets they call.
-    results: the text of each tensor among the results."""
+    """The statements between the guard and the end of `forward`, and the snippets they call."""
 
     statements: tuple[str, ...]
     snippets: frozenset[Snippet]
-    results: tuple[str, ...]
 
 
 def forward_body(
@@ -119,8 +117,7 @@ class _ForwardPrinter:
         tensors = {name: at for at, name in enumerate(self.guard.tensors if state else ())}
         body = with_loops(self.statements, result, tensors, state, self.guard.names)
         lines = (*self._unpacked(tensors, body.outside), *self._ready(), *body.lines)
-        texts = tuple(self._tensor_expression(o).text for o in self.graph.outputs)
-        return ForwardBody(lines, frozenset[Snippet]().union(*snippets), texts)
+        return ForwardBody(lines, frozenset[Snippet]().union(*snippets))
 
     def _unpacked(self, tensors: Mapping[str, int], needed: frozenset[str]) -> list[str]:
         """The model's tensors by name, but for those that only loops read."""

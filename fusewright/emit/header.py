@@ -60,13 +60,14 @@ class PartNotes:
 def header(problem: str, target: str, notes: Mapping[str, ForwardNotes]) -> list[str]:
     """problem: the name of its file.  notes: of each `forward`, by what it is for."""
     modes = [*notes] if len(notes) > 1 else []
+    records = any("with gradients" in label for label in notes)
     return [
         f"ModelNew: {problem} with fused kernels for {target}, {WRITTEN}",
         "",
         *_steps([*notes.values()], modes),
         "The constructor, the parameters and the results are the original's. Where the guard of "
-        "`forward` does not hold (other shapes, gradients, autocast, ...), it runs "
-        "`reference_forward`.",
+        f"`forward` does not hold (other shapes, {'' if records else 'gradients, '}autocast, ...), "
+        "it runs `reference_forward`.",
         ORDER,
         "",
     ]

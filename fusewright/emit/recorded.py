@@ -97,7 +97,7 @@ class _Recorded:
         call = f"_fusewright_apply({steps}, self, {inputs}, {given}, *{self._leaves()})"
         returned = guard.containers.written(self.results, shown, guard.sizes)
         kernels = sum(len(p.kernels) for p in (self.planned, *self.backward[:1]))
-        count = f"{kernels} fused kernel{'s' * (kernels != 1)} with those of its derivative"
+        count = f"{kernels} fused kernel{'s' * (kernels != 1)}, with backward"
         return GeneratedForward(
             signature="",
             call="",
@@ -167,16 +167,12 @@ class _Recorded:
             '    """The results, and what the derivative reads."""',
             *_indented(body.statements),
         )
-        left = body.results[self.joint.results :]
         for graph, planned in zip(self.joint.backward, self.backward, strict=True):
-            yield self._backward(f"_fusewright_backward_{words}", graph.of, planned, left)
+            yield self._backward(f"_fusewright_backward_{words}", graph.of, planned)
 
-    def _backward(
-        self, name: str, of: Sequence[Leaf], planned: PlannedGraph, left: Sequence[str]
-    ) -> tuple[str, ...]:
+    def _backward(self, name: str, of: Sequence[Leaf], planned: PlannedGraph) -> tuple[str, ...]:
         names = NameScope({*RESERVED})
-        inputs = [names.fresh(text if text.isidentifier() else "kept") for text in left]
-        inputs += [names.fresh("gradient") for _ in self.joint.differentiable]
+        inputs = [names.fresh(a.parameter) for a in planned.captured.arguments]
         inner = replace(
             self.guard, prelude=(), conditions=(), locals={}, tensors=(), state="", names=names,
             inputs=tuple(inputs), modules={}, table=None,

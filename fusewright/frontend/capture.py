@@ -20,7 +20,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from fusewright.common.call_arguments import bound, like, signature_of
-from fusewright.common.containers import BY_NAME, Container, Slot, Tree, leaves, shifted
+from fusewright.common.containers import BY_NAME, Container, Plain, Slot, Tree, leaves, shifted
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.asked_size import AskedSize
 from fusewright.frontend.batch_of_one import provable
@@ -214,6 +214,22 @@ def state_of(captured: Captured, module: nn.Module) -> dict[str, torch.Tensor]:
         if n.row.state and str(n["name"]) not in state:
             state[str(n["name"])] = operator.attrgetter(str(n["name"]))(module)
     return state
+
+
+def argument_names(captured: Captured) -> Iterator[tuple[int, str]]:
+    """The position of each input of the graph, and the argument or attribute that it comes from."""
+    for a in captured.arguments:
+        yield from _slots(a.tree, a.parameter)
+    for r in captured.replaced:
+        yield from _slots(r.before, str(r.place).replace(".", "_"))
+
+
+def _slots(tree: Tree, name: str) -> Iterator[tuple[int, str]]:
+    if isinstance(tree, Slot):
+        yield tree.number, name
+    elif not isinstance(tree, Plain):
+        for key, inside in zip(tree.keys, tree.inside, strict=True):
+            yield from _slots(inside, f"{name}_{key}")
 
 
 def arguments_of(

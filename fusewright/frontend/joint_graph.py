@@ -8,6 +8,7 @@ any other. What cannot be had so is refused with its reason, and the original re
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,7 +34,14 @@ from torch.utils import _pytree as pytree
 from fusewright.common.containers import BY_NAME, Container, Slot, Tree
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.aten_graph import lie_as_eager, run_on_fakes
-from fusewright.frontend.capture import Captured, captured_program, own_hooks_off
+from fusewright.frontend.call_words import call_word
+from fusewright.frontend.capture import (
+    Captured,
+    ForwardArgument,
+    argument_names,
+    captured_program,
+    own_hooks_off,
+)
 from fusewright.frontend.export import (
     Exported,
     compositions,
@@ -51,13 +59,21 @@ from fusewright.frontend.refusals import cannot_capture
 NEW_MEMORY = ("non_alias", "unsafe_view_alias")  # of AOTAutograd's OutputType
 # PyTorch has routines for all steps of them, forward and backward.
 RECURRENT = frozenset(f"aten.{name}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+aten = torch.ops.aten
+SHOW = frozenset(  # show what another call has made
+    (
+        *(operator.getitem, aten.t.default, aten.view.default, aten.unsqueeze.default),
+        *(aten.detach.default, aten.permute.default, aten.transpose.int, aten.squeeze.dim),
+        *(aten.expand.default, aten._unsafe_view.default, aten.alias.default),
+    )
+)
 Leaf = int | str  # a tensor argument by its position, a parameter by its name
 
 
 @dataclass(frozen=True)
 class BackwardGraph:
-    """captured: takes what forward left, then a gradient of each result that has one.
-    of: what its results are gradients of, in their order."""
+    """captured: takes what forward left, then a gradient of each result that has one; its arguments
+    name these.  of: what its results are gradients of, in their order."""
 
     captured: Captured
     of: tuple[Leaf, ...]
@@ -301,14 +317,31 @@ class _Joint:
         graph = _copied(self.split.backward.graph)
         (output,) = (n for n in graph.nodes if n.op == "output")
         output.args = (tuple(n for n in output.args[0] if isinstance(n, Node)),)
+        names = [self._name_of(n) for n in graph.nodes if n.op == "placeholder"]
+        arguments = tuple(ForwardArgument(name, Slot(k)) for k, name in enumerate(names))
         for n in graph.nodes:
             _as_derivative(n)
         shown = self._shown(TracedProgram(graph), ())
         for places in chosen:
             part = _copied(graph, places)
+            _without_unread(part)
             exported = Exported(TracedProgram(part), (), (), _tuple(len(places)))
-            one = captured_program(self.module, (), exported, _of_results(shown, places))
+            one = captured_program(self.module, arguments, exported, _of_results(shown, places))
             yield BackwardGraph(one, tuple(of[k] for k in places))
+
+    def _name_of(self, n: Node) -> str:
+        """What an argument of backward is called: as in the model, where that has a name for it."""
+        if n.name.startswith("tangents_"):
+            return "gradient"
+        known = {one.name: one for one in self.split.forward.graph.nodes}
+        made = known[n.name]
+        while made.target in SHOW and isinstance(made.args[0], Node):
+            made = made.args[0]
+        if made.op == "placeholder":
+            key = self._keys()[[*known].index(made.name)]
+            return dict(argument_names(self.given))[key] if isinstance(key, int) else key
+        modules = [*(made.meta.get("nn_module_stack") or {}).values()]
+        return (str(modules[-1][0]) if modules else "") or call_word(made)
 
     def _shown(self, program: TracedProgram, keys: Sequence[Leaf]) -> ForwardTrace:
         """What a run with tensors like those that it was traced with shows."""
@@ -333,6 +366,16 @@ def _copied(graph: Graph, places: Sequence[int] | None = None) -> Graph:
     made.output(results if places is None else tuple(results[k] for k in places))
     made.eliminate_dead_code()
     return made
+
+
+def _without_unread(graph: Graph) -> None:
+    """Derivatives of convolutions leave out what nobody reads."""
+    for n in graph.nodes:
+        if n.target is aten.convolution_backward.default:
+            read = {int(user.args[1]) for user in n.users if user.target is operator.getitem}
+            mask = [bool(wanted) and k in read for k, wanted in enumerate(n.args[-1])]
+            n.args = (*n.args[:-1], mask)
+            n.meta["val"] = tuple(v if k in read else None for k, v in enumerate(n.meta["val"]))
 
 
 def _of_results(shown: ForwardTrace, places: Sequence[int]) -> ForwardTrace:

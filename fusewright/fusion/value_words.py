@@ -7,11 +7,10 @@ operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from fusewright.common.containers import Plain, Slot, Tree
-from fusewright.frontend.capture import Captured
+from fusewright.frontend.capture import Captured, argument_names
 from fusewright.fusion.kernel_names import identifier
 from fusewright.ir.graph import Graph, Node, toposort
 from fusewright.ir.operators import OPS
@@ -32,22 +31,6 @@ def value_words(captured: Captured) -> Mapping[Node, tuple[str, ...]]:
         if n not in words:
             words[n] = tuple(filter(None, map(identifier, _word(n, captured, calls))))
     return {n: word if any(word) else (n.op,) for n, word in words.items()}
-
-
-def argument_names(captured: Captured) -> Iterator[tuple[int, str]]:
-    """The position of each input of the graph, and the argument or attribute that it comes from."""
-    for a in captured.arguments:
-        yield from _slots(a.tree, a.parameter)
-    for r in captured.replaced:
-        yield from _slots(r.before, str(r.place).replace(".", "_"))
-
-
-def _slots(tree: Tree, name: str) -> Iterator[tuple[int, str]]:
-    if isinstance(tree, Slot):
-        yield tree.number, name
-    elif not isinstance(tree, Plain):
-        for key, inside in zip(tree.keys, tree.inside, strict=True):
-            yield from _slots(inside, f"{name}_{key}")
 
 
 def variable_of(graph: Graph, n: Node) -> str:
