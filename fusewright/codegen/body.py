@@ -68,7 +68,7 @@ class _Printer:
         self.policy, self.row = policy, plan_row(nest, policy.keep)
         self.in_place, self.is_map = in_place, not self.kernel.reductions
         self.lifted: set[tuple[str, int]] = set()
-        taken = symbols(self.kernel.name).union(policy.struct_constants)
+        taken = symbols(self.kernel.name).union(policy.struct_constants, nest.free)
         self.given = KernelNames(names, self.kernel.leaves, taken)
         self.pointers = self._pointers()
         named = (m for m in self.kernel.members if m is not self.kernel.anchor)

@@ -41,12 +41,11 @@ NUMBERED = frozenset({"in", "out", "count"})
 OF_BODIES = frozenset(
     [
         *("row", "rows", "range", "team", "columns", "lines", "beside", "accumulator"),
-        *("o", "i", "body", "Team", "Range", "Accumulator"),
+        *(BATCH, LENGTH, "o", "i", "body", "Team", "Range", "Accumulator"),
         *("errno", "stdin", "stdout", "stderr", *ABREAST.values()),
     ]
 )
 COORDINATE = re.compile(r"r\d+")
-FREE_SIZE = re.compile(rf"(?:{BATCH}|{LENGTH})(?:_\d+)?")  # `length_2`, where there are several
 
 
 def entry(name: str) -> str:
@@ -72,7 +71,7 @@ def symbols(name: str) -> frozenset[str]:
 def is_reserved(symbol: str) -> bool:
     """Whether a name is a word of C++ or Python, or may be in any text beside a kernel's own."""
     stem = symbol.rstrip("0123456789")
-    numbered = len(stem) == 1 or stem in NUMBERED or FREE_SIZE.fullmatch(symbol) is not None
+    numbered = len(stem) == 1 or stem in NUMBERED
     return numbered or symbol in KEYWORDS or keyword.iskeyword(symbol) or symbol in _words()
 
 
@@ -80,8 +79,7 @@ def is_spoken(symbol: str) -> bool:
     """Whether a name in a body would hide, or call for, what something else has it for: a word of
     C++, a definition or section of the device library, what operators or bodies are written with.
     """
-    patterns = (COORDINATE, FREE_SIZE)
-    own = symbol in OF_BODIES or any(p.fullmatch(symbol) is not None for p in patterns)
+    own = symbol in OF_BODIES or COORDINATE.fullmatch(symbol) is not None
     return own or symbol in KEYWORDS or symbol in _definitions()
 
 

@@ -12,7 +12,7 @@ from fusewright.codegen.kernel_symbols import entry, fallback_struct, is_reserve
     [
         *("float", "and", "template", "lambda", "None"),  # words of C++ and Python
         *("relu", "load", "team", "run_map", "tile", "keys"),  # of the device library
-        *("in0", "out12", "x1", "v9", "k0", "count0", "length", "batch_2"),  # of generated text
+        *("in0", "out12", "x1", "v9", "k0", "count0"),  # of generated text
     ],
 )
 def test_reserved(name: str) -> None:
