@@ -168,7 +168,8 @@ def scope_of(module: nn.Module) -> EmitScope:
     own = [kind for kind in kinds if not kind.__module__.startswith("torch.")]
     classes = {kind: f"_FUSEWRIGHT_CLASSES[{k}]" for k, kind in enumerate(own)}
     function = inspect.unwrap(type(module).forward)
-    return EmitScope(classes, function.__globals__, reach="_FUSEWRIGHT_VALUES[{0!r}]")
+    reach = "_FUSEWRIGHT_VALUES[{0!r}]"
+    return EmitScope(classes, function.__globals__, reach=reach, traced=False)
 
 
 def fused_module(module: nn.Module, text: str) -> nn.Module:

@@ -8,8 +8,9 @@ laid out as `ruff format` would, in the indentation of the user's class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from torch import nn
@@ -32,6 +33,7 @@ from fusewright.emit.runtime import Runtime, cpp_runtime, cuda_runtime
 from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.same_files import same_files
 from fusewright.emit.scope import EmitScope
+from fusewright.emit.traced_operator import TracedOperator
 from fusewright.frontend.capture import Captured
 from fusewright.fusion.planner import Plan
 from fusewright.kernels.interface import Condition
@@ -49,7 +51,8 @@ class GeneratedForward:
     to be like.  own: the name of its class.  holds: the variable of what the conditions say: true,
     or a false value, which is a reason.  other: that of the other mode, if there is one.
     recorded: that for calls that record gradients, if there is one.  records: whether this is such
-    a one.  functions: what it calls at the top level, each as lines.
+    a one.  functions: what it calls at the top level, each as lines.  operator: as what PyTorch's
+    compiler calls the statements, if it can.
     """
 
     signature: str
@@ -67,12 +70,18 @@ class GeneratedForward:
     recorded: GeneratedForward | None = None
     records: bool = False
     functions: tuple[tuple[str, ...], ...] = ()
+    operator: TracedOperator | None = None
 
     @property
     def all(self) -> list[GeneratedForward]:
         """It, and all others that belong to it."""
         others = [self.recorded, self.other.forward if self.other else None]
         return [self, *(one for other in others if other for one in other.all)]
+
+    @property
+    def modes(self) -> list[tuple[str, GeneratedForward]]:
+        """It, and that of the other mode; with the suffix of the names there."""
+        return [("", self), *([(self.other.suffix, self.other.forward)] if self.other else [])]
 
 
 @dataclass(frozen=True)
@@ -83,8 +92,12 @@ class OtherMode:
     forward: GeneratedForward
 
     @property
+    def suffix(self) -> str:
+        return f"_in_{'train' if self.training else 'eval'}_mode"
+
+    @property
     def method(self) -> str:
-        return f"forward_in_{'train' if self.training else 'eval'}_mode"
+        return f"forward{self.suffix}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +126,9 @@ def generated_forward(
     """
     asked = guard(captured, module, scope, plan.target, plan.precision, conditions)
     workspaces = {b.name: b.launch.workspace for b in kernels if b.launch.workspace}
-    body = forward_body(captured, plan, kernels, function_of, asked, workspaces)
+    body = forward_body(
+        captured, plan, kernels, function_of, asked, workspaces, traced=scope.traced
+    )
     wrapped = is_wrapped(type(module).forward)
     signature, call = signature_text(parameters(module), wrapped=wrapped)
     count = f"{len(kernels)} fused kernel{'s' * (len(kernels) != 1)}"
@@ -129,6 +144,7 @@ def generated_forward(
         table=asked.table,
         own=scope.own,
         holds=asked.holds,
+        operator=body.operator,
     )
 
 
@@ -138,6 +154,7 @@ def runtime_block(
     forwards: Sequence[GeneratedForward],
 ) -> Runtime:
     """The blocks behind the model, with the imports and the snippets that `forwards` need."""
+    modes = [one for forward in forwards for one in forward.modes]
     forwards = [one for forward in forwards for one in forward.all]
     snippets = frozenset[Snippet]().union(*(f.snippets for f in forwards))
     imports = dict.fromkeys(line for f in forwards for line in f.imports)
@@ -148,8 +165,27 @@ def runtime_block(
         runtime = cpp_runtime(kernels, snippets, classes)
     tables = [_function(f.table.lines()) for f in forwards if f.table]
     tables = [_function(lines) for f in forwards for lines in f.functions] + tables
-    support = "\n".join([*imports, *[""] * bool(imports), runtime.support])
+    operators = _operators(modes, target.device, runtime.kernels)
+    support = "\n".join([*imports, *[""] * bool(imports), runtime.support, *operators])
     return Runtime(runtime.kernels, support, "\n\n\n".join(tables))
+
+
+def _operators(
+    modes: Sequence[tuple[str, GeneratedForward]], device: str, kernels: str
+) -> Iterator[str]:
+    """What makes operators for PyTorch's compiler known to it. modes: each `forward`, and the
+    suffix of its names.  kernels: their text."""
+    named: list[str] = []
+    for suffix, forward in modes:
+        if forward.operator:
+            steps = "\n".join([*forward.statements, kernels])
+            digest = hashlib.sha256(steps.encode()).hexdigest()[:12]
+            inside = ", ".join(map(literal, (forward.own, suffix, digest)))
+            named.append(f"{literal(forward.own + suffix)}: _FusewrightOperator({inside})")
+    if named:
+        yield from ("", "", f"_FUSEWRIGHT_DEVICE = {literal(device)}")
+        yield "# Class and mode -> the operator with its steps."
+        yield from wrap(f"_FUSEWRIGHT_OPERATORS = {{{', '.join(named)}}}", 0)
 
 
 def _function(lines: Sequence[str]) -> str:
@@ -319,26 +355,33 @@ def _added(model: ModelSource, new: GeneratedForward) -> list[str]:
 
 def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
     """`forward`, and what belongs to it, as lines at the left margin."""
-    own, other = literal(new.own), new.other
+    own, other, lines = literal(new.own), new.other, list[str]()
+    original = f"return self.reference_forward({new.call})"
     records = f"if _fusewright_records({', '.join(['self', *[new.call] * bool(new.call)])}):"
-    first = [
-        f"if _fusewright_compiling() and _fusewright_traced({own}):",
-        f"    return self.reference_forward({new.call})",
-    ]
-    if other:
-        first += [
-            f"if {'' if other.training else 'not '}self.training:",
-            f"    return self.{other.method}({new.call})",
-        ]
-    named = [("forward", new, first), *([(other.method, other.forward, [])] if other else [])]
-    lines = list[str]()
-    for name, one, before in named:
-        method = f"{name}_with_gradients"
-        again = [records, f"    return self.{method}({new.call})"] if one.recorded else []
-        lines += [""] * bool(lines)
-        lines += _method(name, one, new, signature, returns, [*before, *again])
+    for suffix, one in new.modes:
+        name, operator = f"forward{suffix}", one.operator
+        before, again = list[str](), list[str]()
+        if other and not suffix:
+            before.append(f"if {'' if other.training else 'not '}self.training:")
+            before.append(f"    return self.{other.method}({new.call})")
         if one.recorded:
-            lines += ["", *_method(method, one.recorded, new, signature, returns, [])]
+            again = [records, f"    return self.{name}_with_gradients({new.call})"]
+        lines += [""] * bool(lines)
+        if operator:
+            asked = [*operator.traced(suffix, own, original), *again]
+            called = replace(one, statements=tuple(operator.run(suffix)))
+            lines += _method(name, called, new, signature, returns, before, asked)
+            for more in operator.steps(suffix, one.statements), operator.tensors(suffix):
+                lines += ["", *(part for line in more for part in _wrapped(line))]
+        else:
+            traced = f"if _fusewright_compiling() and _fusewright_traced({own}):"
+            before += [traced, f"    {original}", *again]
+            lines += _method(name, one, new, signature, returns, before)
+        if one.recorded:
+            method = f"{name}_with_gradients"
+            lines += ["", *_method(method, one.recorded, new, signature, returns)]
+    if operator := next((one.operator for _, one in new.modes if one.operator), None):
+        lines += ["", *(part for line in operator.found(own) for part in _wrapped(line))]
     return lines + _STATUS.format(own).split("\n")
 
 
@@ -348,18 +391,19 @@ def _method(
     model: GeneratedForward,
     signature: str,
     returns: str,
-    first: Sequence[str],
+    before: Sequence[str] = (),
+    asked: Sequence[str] = (),
 ) -> list[str]:
-    """One method; widths count the indentation. model: has the call that is handed on.  first:
-    statements before all others."""
-    head = f"def {name}(self{', ' * bool(signature)}{signature}){returns}:"
+    """One method. model: has the call that is handed on.  before, asked: statements before all
+    others, and before the conditions."""
     own, original = literal(new.own), f"    return self.reference_forward({model.call})"
     quiet = ["torch._C._set_grad_enabled(False)", "try:"] * new.records
     again = ["finally:", "    torch._C._set_grad_enabled(True)"] * new.records
     body = [
         f'"""{new.summary}"""',
-        *first,
+        *before,
         *new.prelude,
+        *asked,
         *quiet,
         f"{'    ' * new.records}{new.holds} = {_joined(new.conditions)}",
         *again,
@@ -369,11 +413,14 @@ def _method(
         f"_FUSEWRIGHT_CALLS[{own}] += 1",
         *map(tidy, new.statements),
     ]
-    lines = wrap(head, 4)
-    for line in body:
-        plain = line.lstrip()
-        lines += wrap(plain, 8 + len(line) - len(plain))
-    return [line[4:] for line in lines]
+    head = f"def {name}(self{', ' * bool(signature)}{signature}){returns}:"
+    return [part for line in (head, *(f"    {line}" for line in body)) for part in _wrapped(line)]
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line of a method, broken where it is too long as the class indents it."""
+    plain = line.lstrip()
+    return [part[4:] for part in wrap(plain, 4 + len(line) - len(plain))]
 
 
 def _with_runtime(runtime: Runtime, text: Sequence[str]) -> list[str]:

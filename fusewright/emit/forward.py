@@ -24,6 +24,7 @@ from fusewright.emit.statement import (
     expression,
     variable,
 )
+from fusewright.emit.traced_operator import TracedOperator, made_by_steps, traced_operator
 from fusewright.frontend.capture import Captured
 from fusewright.frontend.library_calls import is_float32_contraction, writes_itself
 from fusewright.fusion.batch_counters import call_counters
@@ -46,10 +47,15 @@ from fusewright.loopnest.vector_width import starts_aligned
 
 @dataclass(frozen=True)
 class ForwardBody:
-    """The statements between the guard and the end of `forward`, and the snippets they call."""
+    """The statements between the guard and the end of `forward`, and the snippets they call.
+
+    operator: where PyTorch's compiler can call them, as which operator; they are a function then,
+    and return what that makes.
+    """
 
     statements: tuple[str, ...]
     snippets: frozenset[Snippet]
+    operator: TracedOperator | None = None
 
 
 def forward_body(
@@ -59,14 +65,17 @@ def forward_body(
     function_of: Mapping[str, str],
     guard: ForwardGuard,
     workspaces: Mapping[str, str],
+    *,
+    traced: bool = False,
 ) -> ForwardBody:
     """What `forward` does where its guard holds.
 
     function_of: name of a kernel -> the function that runs it, which equal kernels share.
     workspaces: name of a kernel -> bytes of memory it takes as its last address, as Python text
-    with slots for the free sizes.
+    with slots for the free sizes.  traced: whether PyTorch's compiler is to call it, if it can.
     """
-    return _ForwardPrinter(captured, plan, bodies, function_of, guard, workspaces).body()
+    printer = _ForwardPrinter(captured, plan, bodies, function_of, guard, workspaces)
+    return printer.body(traced=traced)
 
 
 class _ForwardPrinter:
@@ -99,7 +108,7 @@ class _ForwardPrinter:
         wholes = {id(piece): n for n in joints if not n.placement.inside for piece in n.args}
         self.wholes = wholes | {id(n): wholes[id(n.args[0])] for n in joints if n.placement.inside}
 
-    def body(self) -> ForwardBody:
+    def body(self, *, traced: bool) -> ForwardBody:
         self._name_leaves()
         self.run = self.guard.names.fresh("run")
         self.last = self._last()
@@ -111,13 +120,23 @@ class _ForwardPrinter:
         self._updates()
         self._replace()
         packed = self._written(self.captured.results)
-        result = evaluate(expression(f"return {packed.text}", [packed]))
-        snippets = (s.snippets for s in (*self.statements, result))
+        operator = self._operator(packed) if traced else None
+        returned = operator.returned if operator else packed.text
+        result = evaluate(expression(f"return {returned}", [packed]))
+        snippets = [s.snippets for s in (*self.statements, result)]
+        snippets += [frozenset({Snippet.TRACED})] * bool(operator)
         state = self.guard.state
         tensors = {name: at for at, name in enumerate(self.guard.tensors if state else ())}
         body = with_loops(self.statements, result, tensors, state, self.guard.names)
         lines = (*self._unpacked(tensors, body.outside), *self._ready(), *body.lines)
-        return ForwardBody(lines, frozenset[Snippet]().union(*snippets))
+        return ForwardBody(lines, frozenset[Snippet]().union(*snippets), operator)
+
+    def _operator(self, packed: Expression) -> TracedOperator | None:
+        """As what PyTorch's compiler calls the statements, whose results `packed` holds."""
+        made = [self._tensor_expression(n).text for n in made_by_steps(self.captured)]
+        if not packed.reads <= {*made, *self.guard.inputs}:
+            return None
+        return traced_operator(self.captured, self.plan.target, self.guard, made, packed.text)
 
     def _unpacked(self, tensors: Mapping[str, int], needed: frozenset[str]) -> list[str]:
         """The model's tensors by name, but for those that only loops read."""

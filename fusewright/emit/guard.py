@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 
 import torch
 from torch import nn
@@ -48,7 +49,8 @@ class ForwardGuard:
     inputs: the variables of the tensors among the arguments, then of those in replaced attributes.
     containers: how others are written.  modules: path of a submodule whose attributes are
     replaced -> its variable.  table: what modules have to be like.  snippets: those that the
-    conditions call.
+    conditions call.  beside: conditions on arguments but for what tensors are like; None where some
+    cannot be given by name.
     """
 
     prelude: tuple[str, ...]
@@ -64,6 +66,7 @@ class ForwardGuard:
     modules: Mapping[str, str]
     table: ModuleTable | None
     snippets: frozenset[Snippet]
+    beside: tuple[str, ...] | None
 
 
 def guard(
@@ -133,8 +136,12 @@ class _Guard:
         own = GuardCondition(
             f"type(self) is {self.scope.own}", f"its class is not {self.scope.own} itself"
         )
+        arguments = [*self._arguments()]
+        kinds = {p.kind for p in self.parameters if p.name in self.trees}
+        by_name = kinds <= {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
+        beside = [*arguments, *(_within(self.sizes[s.name], s) for s in self.free)]
         conditions = [
-            *self._arguments(),
+            *arguments,
             own,
             *self.model.modules(),
             *self._replaced(),
@@ -161,6 +168,7 @@ class _Guard:
             modules=self.model.variables,
             table=self.model.table,
             snippets=frozenset(self.snippets | self.model.snippets),
+            beside=tuple(condition.text for condition in beside) if by_name else None,
         )
 
     # -- arguments

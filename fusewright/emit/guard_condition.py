@@ -85,9 +85,9 @@ def _fusewright_refused(model, name, why):
         warnings.warn(text, stacklevel=5)  # of who calls the model
 
 
-def _fusewright_traced(name):
+def _fusewright_traced(name, why=""):
     """True. Counts that PyTorch's compiler traces the original, and says so."""
-    tracing = _fusewright_no("PyTorch's compiler traces it")
+    tracing = _fusewright_no(f"PyTorch's compiler traces it{why and ', and '}{why}")
     _fusewright_refused(_fusewright_traced, name, tracing)
     return True
 

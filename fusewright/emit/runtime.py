@@ -168,9 +168,14 @@ def _fusewright_eager():
 '''
 
 _TENSOR = '''
-def _fusewright_tensor_matches(name, tensor, shape, dtype, {device}, order=None):
+_FUSEWRIGHT_PLAIN = torch.Tensor, torch.nn.Parameter
+
+
+def _fusewright_tensor_matches(
+    name, tensor, shape, dtype, {device}, order=None, plain=_FUSEWRIGHT_PLAIN
+):
     """True for a tensor like the one that the kernels were written for; else what is different."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+    if type(tensor) not in plain:
         return _fusewright_no(f"{{name}} is no plain tensor", f" but a {{type(tensor).__name__}}")
     if tensor.dtype is not dtype:
         return _fusewright_no(f"dtype of {{name}}", f" is {{tensor.dtype}}, not {{dtype}}")

@@ -28,8 +28,8 @@ class EmitScope:
     values: the namespace of the user's file.  reach: how a value of it is read, `{0}` its name.
     own: the class that is written.  part: the number of a part of a model; 0 for a whole one.
     second: whether what is written is for its second mode.  records: whether it is for calls that
-    record gradients.  elsewhere: namespaces of other files
-    with classes of modules, by how a value of each is read.
+    record gradients.  traced: whether PyTorch's compiler may come to see it.  elsewhere: namespaces
+    of other files with classes of modules, by how a value of each is read.
     """
 
     classes: Mapping[type, str]
@@ -39,6 +39,7 @@ class EmitScope:
     part: int = 0
     second: bool = False
     records: bool = False
+    traced: bool = True
     elsewhere: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property

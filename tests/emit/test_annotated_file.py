@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-import textwrap
 from pathlib import Path
 
 from fusewright.report.kernel_notes import emitted_kernels
@@ -28,11 +27,15 @@ def header(text: str) -> str:
 
 
 def forward(text: str) -> str:
-    """The method that replaces the user's."""
+    """The method that replaces the user's, and those that belong to it."""
     own = next(n for n in ast.parse(text).body if getattr(n, "name", "") == "ModelNew")
     assert isinstance(own, ast.ClassDef)
-    (method,) = (n for n in own.body if getattr(n, "name", "") == "forward")
-    return textwrap.dedent("\n".join(text.split("\n")[method.lineno - 1 : method.end_lineno]))
+    names = [str(getattr(n, "name", "")) for n in own.body]
+    first, behind = own.body[names.index("forward")], own.body[names.index("fusewright_status")]
+    assert isinstance(behind, ast.FunctionDef)
+    end = behind.decorator_list[0].lineno - 1
+    lines = text.split("\n")
+    return "\n".join([lines[own.lineno - 1], *lines[first.lineno - 1 : end]]).rstrip()
 
 
 def kernel(text: str) -> str:
