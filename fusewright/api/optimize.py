@@ -45,7 +45,7 @@ from fusewright.emit.python_text import NameScope
 from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed, FusewrightError, ToolMissing
-from fusewright.frontend.asked_size import asked_size
+from fusewright.frontend.asked_size import asked_sizes
 from fusewright.frontend.flat_module import flat_arguments
 from fusewright.frontend.submodules import observed
 from fusewright.targets.detect import resolve_target
@@ -176,7 +176,7 @@ def _tensors(inputs: Sequence[object]) -> Iterator[torch.Tensor]:
 
 def _as_whole(module: M, inputs: Inputs, machine: Target, chosen: Options, names: Names) -> M:
     kind = type(module)
-    asked = asked_size(module, inputs, dict(chosen.dynamic_shapes))
+    asked = asked_sizes(module, inputs, dict(chosen.dynamic_shapes))
     made = make(module, inputs, machine, chosen.precision, chosen.rules, asked=asked)
     check_rules(made, chosen.rules)
     modes = InModes(MODE_NAMES[module.training], made)

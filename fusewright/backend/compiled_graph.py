@@ -129,7 +129,7 @@ class CompiledGraph:
             made = design(found, machine, precision, rules)
         else:
             free = self._graph.free
-            made = make(module, arguments, machine, precision, rules, asked=free)
+            made = make(module, arguments, machine, precision, rules, asked=(free,))
         return made, fused_as(made, module, rules)
 
     def _with_gaps(self, arguments: Sequence[Any]) -> tuple[int, ...]:

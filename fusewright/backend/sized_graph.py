@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from fusewright.frontend.asked_size import AskedSize
+from fusewright.frontend.asked_size import AskedSize, word_of
 from fusewright.frontend.program import is_fixed
 
 
@@ -88,7 +88,8 @@ def _free_size(values: Sequence[object]) -> AskedSize:
         ((k, d), size) for k, t in enumerate(tensors) for d, size in enumerate(t.shape)
     ]
     free = [(at, s.node.expr) for at, s in sizes if isinstance(s, torch.SymInt)]
-    return AskedSize(frozenset(at for at, size in free if size == free[0][1]))
+    places = frozenset(at for at, size in free if size == free[0][1])
+    return AskedSize(places, word_of(places))
 
 
 def _sizes(places: Sequence[Node]) -> Mapping[Node, tuple[Node, int]]:

@@ -61,9 +61,10 @@ Verify = Annotated[
 Dynamic = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="ARGUMENT:DIM",
-        help="The size that kernels take as it comes, in place of the leading one: x:1 for the "
-        "second size of the argument x. Again for each argument that has the same size.",
+        metavar="ARGUMENT:DIM,...",
+        help="Sizes that kernels take as they come, in place of the leading one: x:1 for the "
+        "second size of the argument x, x:0,1 for its first two. Again for each other argument "
+        "that has such sizes.",
     ),
 ]
 Gradients = Annotated[
@@ -104,7 +105,9 @@ def parse_dynamic(sizes: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
         except ValueError:
             numbers = ()
         if not (name.isidentifier() and numbers):
-            raise BadUsage(f"--dynamic {size}: write --dynamic ARGUMENT:DIM, as in --dynamic x:1.")
+            raise BadUsage(
+                f"--dynamic {size}: write --dynamic ARGUMENT:DIM, as in --dynamic x:1 or x:0,1."
+            )
         if name in found:
             raise BadUsage(f"--dynamic {size}: {name} is named twice; keep one of the two.")
         found[name] = numbers

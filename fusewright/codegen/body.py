@@ -34,7 +34,7 @@ from fusewright.codegen.launch import BodyPolicy, Launch
 from fusewright.codegen.value_names import NUMBERED, KernelNames, Role, ValueNames
 from fusewright.fusion.axes import Load
 from fusewright.ir.graph import Attribute, BatchSize, Node, Size, size_text, times
-from fusewright.loopnest.nest import AffineAccess, Nest, at_batch
+from fusewright.loopnest.nest import AffineAccess, Nest, with_fixed
 from fusewright.loopnest.reduction_passes import BEFORE_PASSES, RowPass, plan_row, read_key
 from fusewright.loopnest.vector_width import known_factor
 
@@ -64,11 +64,11 @@ class _Printer:
         in_place: tuple[tuple[Node, Node], ...],
         names: ValueNames,
     ) -> None:
-        self.nest, self.kernel = at_batch(nest, policy.fixed_batch or 0), nest.kernel
+        self.nest, self.kernel = with_fixed(nest, policy.fixed_sizes), nest.kernel
         self.policy, self.row = policy, plan_row(nest, policy.keep)
         self.in_place, self.is_map = in_place, not self.kernel.reductions
         self.lifted: set[tuple[str, int]] = set()
-        taken = symbols(self.kernel.name).union(policy.struct_constants)
+        taken = symbols(self.kernel.name).union(policy.struct_constants, nest.free)
         self.given = KernelNames(names, self.kernel.leaves, taken)
         self.pointers = self._pointers()
         named = (m for m in self.kernel.members if m is not self.kernel.anchor)
@@ -137,7 +137,7 @@ class _Printer:
             runs, arguments = f"{runs}, class Accumulator", f"{arguments}, Accumulator accumulator"
         rows = f"  FN long rows() const {{ return {size_text(self.nest.rows)}; }}"
         head = [f"// {operators(self.kernel)}", f"struct {self.kernel.name} {{"]
-        head += [f"  {pointers}  long {self.nest.free};", rows]
+        head += [f"  {pointers}  long {', '.join(self.nest.free)};", rows]
         if self.policy.simd_rows:
             head.append(f"  FN long beside() const {{ return {size_text(self.nest.beside)}; }}")
         if self.nest.down:

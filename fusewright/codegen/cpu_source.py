@@ -1,6 +1,6 @@
 """Kernel texts -> one C++ source: device sections, structs, and an `extern "C"` entry per kernel.
 
-Entries take pointers, the batch size and PyTorch's thread count, and no PyTorch header is needed.
+Entries take pointers, the free sizes and PyTorch's thread count, and no PyTorch header is needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fusewright.codegen.instantiation import only_instantiated
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.codegen.source_text import SourceText, source_text
-from fusewright.ir.graph import BatchSize, numel, size_text, times
+from fusewright.ir.graph import numel, parts_of, size_text, times
 
 
 def cpp_source(bodies: Sequence[KernelText]) -> str:
@@ -43,8 +43,8 @@ def _lifted(bodies: Sequence[KernelText]) -> list[str]:
 
 def _entry(body: KernelText) -> str:
     """The function that Python calls."""
-    arguments = ", ".join([*body.addresses, f"long {body.free}", "long threads"])
-    names = ", ".join([*(p.name for p in body.pointers), body.free])
+    arguments = ", ".join([*body.addresses, *body.sizes, "long threads"])
+    names = ", ".join([*(p.name for p in body.pointers), *body.free])
     lines = [f'extern "C" void {entry(body.name)}({arguments}) {{']
     reused = {id(out) for out, _ in body.in_place}
     for p in body.pointers:
@@ -62,7 +62,9 @@ def _entry(body: KernelText) -> str:
 def _bytes(body: KernelText) -> str:
     """What the kernel reads and writes."""
     sizes = [times(numel(p.node.shape), p.node.dtype.itemsize) for p in body.pointers]
-    fixed = sum(s for s in sizes if isinstance(s, int))
-    free = sum(s.multiple for s in sizes if isinstance(s, BatchSize))
-    terms = [f"{body.free} * {free}"] * bool(free) + [str(fixed)] * bool(fixed or not free)
-    return " + ".join(terms)
+    of: dict[tuple[str, ...], int] = {}  # the same free sizes, so many times
+    for number, names in map(parts_of, sizes):
+        of[names] = of.get(names, 0) + number
+    fixed = of.pop((), 0)
+    terms = [f"{' * '.join(names)} * {number}" for names, number in of.items()]
+    return " + ".join([*terms, *[str(fixed)] * bool(fixed or not terms)])

@@ -1,7 +1,7 @@
 """Kernel texts -> one CUDA source: device sections, structs, and an `extern "C"` entry per kernel.
 
 Entries take pointers (first what is read as a whole, last scratch memory, if a kernel wants them),
-the batch size, the device and the stream, and return a cudaError_t. If a pointer is not aligned for
+the free sizes, the device and the stream, and return a cudaError_t. If a pointer is not aligned for
 vectors, the scalar instantiation runs, where a launch has one; else the caller aligns tensors.
 """
 
@@ -60,11 +60,11 @@ def _words(kernels: Sequence[KernelText], generated: str) -> set[str]:
 def _entry(body: KernelText) -> str:
     """The function that Python calls."""
     launch = body.launch
-    arguments = ", ".join([*body.addresses, f"long {body.free}", "int device", "void* stream"])
+    arguments = ", ".join([*body.addresses, *body.sizes, "int device", "void* stream"])
     lines = [f'extern "C" int {entry(body.name)}({arguments}) {{']
     if body.fallback and launch.fallback:  # for single elements, too
         other = launch.fallback
-        unlike = [f"{body.free} != {other.fixed_batch}"] if other.fixed_batch else []
+        unlike = [f"{name} != {size}" for name, size in other.fixed_sizes]
         unlike += [f"!{_are_aligned(body)}"] * (launch.vector > 1)
         unlike += [f"!{other.resident}"] if other.resident else []
         lines += [f"  if ({' || '.join(unlike)}) {{"]
@@ -75,13 +75,12 @@ def _entry(body: KernelText) -> str:
 def _runs(body: KernelText) -> list[str]:
     """The lines that start the kernel, with vectors if pointers are aligned for them."""
     launch = body.launch
-    names = ", ".join([*(p.name for p in body.pointers), body.free])
+    names = ", ".join([*(p.name for p in body.pointers), *body.free])
     lines = [f"  const {body.name} body{{{names}}};"]
     lines += [f"  {line}" for line in launch.statements]
     asked = body.fallback is None and launch.vector > 1 and _vectors(body)
     if asked and launch.scalar:
-        multiple = launch.batch_multiple
-        able = f"{body.free} % {multiple} == 0 && " if multiple > 1 else ""
+        able = "".join(f"{name} % {multiple} == 0 && " for name, multiple in launch.multiples)
         lines.append(f"  if ({able}{_are_aligned(body)}) return {launch.call.text};")
     call = launch.scalar if asked and launch.scalar else launch.call
     return [*lines, f"  return {call.text};"]

@@ -77,7 +77,7 @@ class Pointer:
 class KernelText:
     """A kernel as text. passes: over each row.  lifted: functions that it calls for many rows
     together, and of how many arguments.  fallback: the kernel as its launch's fallback has it.
-    notes: the comment above it in an emitted file, in lines.  free: what the free size is called.
+    notes: the comment above it in an emitted file, in lines.  free: what the free sizes are called.
     """
 
     name: str
@@ -90,7 +90,12 @@ class KernelText:
     lifted: frozenset[tuple[str, int]] = frozenset()
     fallback: KernelText | None = None
     notes: tuple[str, ...] = ()
-    free: str = BATCH
+    free: tuple[str, ...] = (BATCH,)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The declarations of the free sizes that its entry takes."""
+        return tuple(f"long {name}" for name in self.free)
 
     @property
     def addresses(self) -> tuple[str, ...]:

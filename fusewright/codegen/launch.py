@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from fusewright.ir.graph import Node
+from fusewright.ir.graph import FixedSizes, Node
 from fusewright.loopnest.nest import AffineAccess
 from fusewright.loopnest.reduction_passes import KeepPolicy
 
@@ -20,16 +20,16 @@ class BodyPolicy:
 
     load: the operand that reads along a row.  inverts_divisors: what a row is divided by is
     inverted once.  simd_rows: many rows may be taken together, each in a lane of a vector.
-    fixed_batch: the one batch size for which the body is.  staged_reads: what comes through shared
-    memory, slot by slot.  placed_reads: by read, how an operand is named that lies near by; then
-    results go there, too.  struct_constants: numbers that the struct says of itself.
+    fixed_sizes: free sizes, at the only values for which the body is.  staged_reads: what comes
+    through shared memory, slot by slot.  placed_reads: by read, how an operand is named that lies
+    near by; then results go there, too.  struct_constants: numbers that the struct says of itself.
     """
 
     keep: KeepPolicy
     load: str = "load"
     inverts_divisors: bool = False
     simd_rows: bool = False
-    fixed_batch: int | None = None
+    fixed_sizes: FixedSizes = ()
     staged_reads: tuple[AffineAccess, ...] = ()
     placed_reads: Mapping[Hashable, str] = field(default_factory=dict)
     struct_constants: Mapping[str, int] = field(default_factory=dict)
@@ -70,12 +70,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Fallback:
-    """How a kernel runs where its launch cannot: at other batch sizes than the one that it is for,
+    """How a kernel runs where its launch cannot: at other sizes than those that it is for,
     where tensors are not aligned, and where `resident`, a condition, does not hold."""
 
     policy: BodyPolicy
     launch: Launch
-    fixed_batch: int | None = None
+    fixed_sizes: FixedSizes = ()
     resident: str = ""
 
 
@@ -84,7 +84,7 @@ class Launch:
     """How a kernel is started.
 
     call: with accesses of `vector` elements.  scalar: with single elements, where tensors are not
-    aligned or the batch size is no multiple of `batch_multiple`; None: the caller has all tensors
+    aligned or free sizes are no multiples of `multiples`; None: the caller has all tensors
     aligned.  vector_tensors: ids of the nodes that are walked by vectors.  workspace: bytes of
     scratch memory, as Python text, "" for none.
     fallback: taken where the call cannot be.  whole_tensors: what the entry takes first.  structs:
@@ -95,7 +95,7 @@ class Launch:
     call: Call
     vector: int = 1
     scalar: Call | None = None
-    batch_multiple: int = 1
+    multiples: FixedSizes = ()
     vector_tensors: frozenset[int] = frozenset()
     workspace: str = ""
     fallback: Fallback | None = None

@@ -145,12 +145,12 @@ def make(
     precision: str = "eager",
     rules: frozenset[str] = NO_RULES,
     names: NameRules = CXX_NAMES,
-    asked: AskedSize | None = None,
+    asked: Sequence[AskedSize] | None = None,
 ) -> Compilation:
     """Capture, simplify, plan and print the kernels of `module` for `machine`.
 
     rules: what the strategies avoid where they can; `optimize_file` refuses what breaks them still.
-    names: what those of kernels have to keep apart from.  asked: the size that is to be
+    names: what those of kernels have to keep apart from.  asked: the sizes that are to be
     free; None: the leading one.
     """
     captured = capture(module, inputs, machine.device, asked)

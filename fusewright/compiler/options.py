@@ -29,8 +29,8 @@ class Options:
     target: a name of `fusewright optimize --target`; None: where the module's tensors lie.
     precision: "eager", as precise as PyTorch's flags ask for, or "ieee", full float32.
     mode: "train" or "eval", the mode that kernels are for, or "both", where forward is not the
-    same in them.  rules: restrictions, as of `--rules`, and "no-algebra".  dynamic_shapes: the size
-    that is to be free, as of `--dynamic`: names of arguments, and a dimension of each.  gradients:
+    same in them.  rules: restrictions, as of `--rules`, and "no-algebra".  dynamic_shapes: sizes
+    that are to be free, as of `--dynamic`: names of arguments, and dimensions of each.  gradients:
     whether calls that record gradients get kernels, too, and these a derivative.
     """
 

@@ -75,7 +75,7 @@ from fusewright.emit.python_text import NameScope
 from fusewright.emit.runtime import Runtime
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed
-from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_size
+from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_sizes, text_of
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
 from fusewright.judge.evidence.pytree import tensors
@@ -240,7 +240,7 @@ def optimize_file(
     this machine and is timed, else "off".
     mode: "train" or "eval", for which the file is written and judged; "both": for that in which the
     model is made, and for the other one where forward is not the same there.
-    dynamic: the size that is to be free, as `asked_size` has it.
+    dynamic: the sizes that are to be free, as `asked_sizes` has them.
     gradients: whether calls that record gradients get kernels, too; the judge then asks for these.
     turn: entered while calls are timed, so that nothing else of a suite disturbs them.
     judging: of this problem and this file, if one is open and is for this target's device. What
@@ -454,7 +454,7 @@ def make_parts(
         if not class_text(type(child), scope(child, "")):
             raise CaptureFailed(f"{kind} is a class that the emitted file has no name for.")
         made = make(child, inputs, machine, precision, rules)
-        if varies and not made.captured.graph.batch:
+        if varies and not made.captured.graph.free:
             raise CaptureFailed(
                 f"{kind} is called with different numbers of rows, and kernels for it would be "
                 "for one of them."
@@ -529,7 +529,7 @@ def _file(
     sized: told the sizes of its tensors, once and before anything large is made.
     """
     name = problem.path.name
-    asked = asked_size(module, given.inputs, dynamic)
+    asked = asked_sizes(module, given.inputs, dynamic)
     try:
         made = make(module, given.inputs, machine, precision, rules, asked=asked)
         check_rules(made, rules)
@@ -548,7 +548,8 @@ def _file(
     except CaptureFailed as error:
         why = str(error)
     if asked:
-        raise BadUsage(f"{asked.text} cannot be free: the model can only be taken in parts. {why}")
+        text = text_of(dynamic)
+        raise BadUsage(f"{text} cannot be free: the model can only be taken in parts. {why}")
     progress("the model cannot be captured as a whole: trying its parts")
     with Peak("cpu") as peak:
         calls = observed(module, lambda: problem.run(module, given.values(problem)))

@@ -31,12 +31,12 @@ from fusewright.fusion.batch_counters import call_counters
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan
 from fusewright.fusion.value_words import module_word, variable_of
 from fusewright.ir.graph import (
-    BatchSize,
     Graph,
     Node,
     Size,
     base,
     is_memory_of_pieces,
+    size_text,
     times,
     toposort,
 )
@@ -72,7 +72,7 @@ def forward_body(
 
     function_of: name of a kernel -> the function that runs it, which equal kernels share.
     workspaces: name of a kernel -> bytes of memory it takes as its last address, as Python text
-    with a slot for the batch size.  traced: whether PyTorch's compiler is to call it, if it can.
+    with slots for the free sizes.  traced: whether PyTorch's compiler is to call it, if it can.
     """
     printer = _ForwardPrinter(captured, plan, bodies, function_of, guard, workspaces)
     return printer.body(traced=traced)
@@ -155,7 +155,7 @@ class _ForwardPrinter:
         return [ready, f"{self.last} = torch.get_num_threads()"]
 
     def _last(self) -> str:
-        """The arguments of every kernel behind its tensors and the batch size."""
+        """The arguments of every kernel behind its tensors and the free sizes."""
         cuda = self.plan.target.language == "cuda"
         return "device, stream" if cuda else self.guard.names.fresh("threads")
 
@@ -168,9 +168,13 @@ class _ForwardPrinter:
             if n.row.state:
                 self.expressions[id(n)] = variable(self._state(n))
             elif n.op == "constant":
-                batch = isinstance(n["value"], BatchSize)
-                text = self.guard.batch if batch else python_text(n["value"], 0)
-                self.expressions[id(n)] = Expression(text)
+                self.expressions[id(n)] = Expression(self._attribute(n["value"]))
+
+    def _size(self, size: Size) -> str:
+        return size_text(size, self.guard.sizes)
+
+    def _attribute(self, value: object) -> str:
+        return python_text(value, self._size)
 
     def _state(self, n: Node) -> str:
         """The variable of a parameter or buffer, or of a tensor that is written down."""
@@ -181,7 +185,7 @@ class _ForwardPrinter:
         name = self.guard.names.fresh("constant")
         one = tensor.numel() == 1  # a GPU fills it, and nobody waits for a copy
         made = f"full({tuple(tensor.shape)}, " if one else "tensor("
-        values = python_text(tensor.item() if one else tensor.tolist(), 0)
+        values = self._attribute(tensor.item() if one else tensor.tolist())
         device = self._device()
         text = f"torch.{made}{values}, dtype={tensor.dtype}, device={device.text})"
         self.statements.append(assign(name, expression(text, [device])))
@@ -201,8 +205,8 @@ class _ForwardPrinter:
             return self._inside(n)
         if id(n) not in self.expressions:
             assert n.row.kind == "view", f"{n!r} is used before it exists"
-            pairs = {"shape": shape_tuple(n.shape, self.guard.batch)}
-            pairs |= {name: python_text(value, 0) for name, value in n.words.items()}
+            pairs = {"shape": shape_tuple(n.shape, self.guard.sizes)}
+            pairs |= {name: self._attribute(value) for name, value in n.words.items()}
             of = self._tensor_expression(n.args[0])
             self.expressions[id(n)] = expression(n.row.torch.format(of.text, **pairs), [of])
         return self.expressions[id(n)]
@@ -249,11 +253,11 @@ class _ForwardPrinter:
         texts = [a.text for a in arguments]
         snippets = [Snippet.ON_HUGE_PAGES] if n.op == "library" and n.call.out else []
         if n.op == "library":
-            text = n.call.render(texts, self._device().text, self.guard.batch or "batch")
+            text = n.call.render(texts, self._device().text, self.guard.sizes)
         elif n.op == "getitem":
             text = f"{texts[0]}[{n['index']}]"
         else:
-            attributes = {key: python_text(value, 0) for key, value in n.words.items()}
+            attributes = {key: self._attribute(value) for key, value in n.words.items()}
             text = n.row.torch.format(*texts, **attributes)
         if self.plan.precision == "ieee" and is_float32_contraction(n):
             text = f"{Snippet.IEEE}(lambda: {text})"
@@ -285,8 +289,8 @@ class _ForwardPrinter:
         written = [self.expressions[id(p.node)] for p in body.pointers if p.written]
         given = [*read, *written, *self._workspace(kernel)]
         addresses = [f"{tensor.text}.data_ptr()" for tensor in given]
-        batch = self.guard.batch or "0"
-        arguments = ", ".join([*addresses, batch, self.last])
+        sizes = [*self.guard.sizes.values()] or ["0"]
+        arguments = ", ".join([*addresses, *sizes, self.last])
         text = f"{self.run}[{literal(self.function_of[kernel.name])}]({arguments})"
         self.statements.append(evaluate(expression(text, given)))
 
@@ -335,7 +339,7 @@ class _ForwardPrinter:
         if kernel.name not in self.workspaces:
             return []
         device = self._device()
-        count = self.workspaces[kernel.name].format(batch=self.guard.batch)
+        count = self.workspaces[kernel.name].format(**self.guard.sizes)
         text = f"torch.empty({count}, dtype=torch.uint8, device={device.text})"
         return [self._assign("workspace", expression(text, [device]))]
 
@@ -346,7 +350,7 @@ class _ForwardPrinter:
         for d in reversed(n.order or range(len(n.shape))):
             strides[d], step = step, times(step, n.shape[d] or 1)
         ordered = tuple(strides[d] for d in sorted(strides))
-        laid = ", ".join(shape_tuple(sizes, self.guard.batch) for sizes in (n.shape, ordered))
+        laid = ", ".join(shape_tuple(sizes, self.guard.sizes) for sizes in (n.shape, ordered))
         device = ", device" if self.plan.target.language == "cuda" else ""
         text = f"{Snippet.EMPTY}({laid}, {n.dtype}{device})"
         return expression(text, snippets=[Snippet.EMPTY])
@@ -384,7 +388,7 @@ class _ForwardPrinter:
         """A value that holds tensors among the outputs."""
         tensors = [self._tensor_expression(o) for o in self.graph.outputs]
         texts = [tensor.text for tensor in tensors]
-        text = self.guard.containers.written(tree, texts, self.guard.batch)
+        text = self.guard.containers.written(tree, texts, self.guard.sizes)
         held = [tensors[leaf.number] for leaf in leaves(tree) if isinstance(leaf, Slot)]
         return expression(text, held)
 

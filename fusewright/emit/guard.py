@@ -45,7 +45,7 @@ class ForwardGuard:
     locals: path of a parameter or buffer -> the local variable that holds it, or is to hold it.
     tensors: these variables, each once.  state: the variable of a tuple of them, which is still to
     be unpacked, or "".  holds: the variable of what the conditions say.
-    names: the local names in use.  batch: the variable of the batch size, or "".
+    names: the local names in use.  sizes: the variables of the free sizes, by name.
     inputs: the variables of the tensors among the arguments, then of those in replaced attributes.
     containers: how others are written.  modules: path of a submodule whose attributes are
     replaced -> its variable.  table: what modules have to be like.  snippets: those that the
@@ -60,7 +60,7 @@ class ForwardGuard:
     state: str
     holds: str
     names: NameScope
-    batch: str
+    sizes: Mapping[str, str]
     inputs: tuple[str, ...]
     containers: Containers
     modules: Mapping[str, str]
@@ -126,7 +126,7 @@ class _Guard:
         self.reached: dict[int, str] = {}
         self.model = model_guard(captured, module, scope, self.values)
         self.snippets: set[Snippet] = set()
-        self.batch = self.names.fresh(self.free.name) if self.free else ""
+        self.sizes = {size.name: self.names.fresh(size.name) for size in self.free}
         cuda = target.language == "cuda"
         self.anywhere = _read_by_calls_alone(captured.graph) if cuda else frozenset()
 
@@ -139,7 +139,7 @@ class _Guard:
         arguments = [*self._arguments()]
         kinds = {p.kind for p in self.parameters if p.name in self.trees}
         by_name = kinds <= {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
-        beside = [*arguments, *([_within(self.batch, self.free)] if self.free else ())]
+        beside = [*arguments, *(_within(self.sizes[s.name], s) for s in self.free)]
         conditions = [
             *arguments,
             own,
@@ -162,7 +162,7 @@ class _Guard:
             state=self.model.state,
             holds=self.names.fresh("holds"),
             names=self.names,
-            batch=self.batch,
+            sizes=self.sizes,
             inputs=inputs,
             containers=self.containers,
             modules=self.model.variables,
@@ -230,22 +230,21 @@ class _Guard:
             x = next(there, "None")
             known = f"isinstance({x}, torch.Tensor) and {x}.is_cuda"
             yield f"device = {x}.get_device() if {known} else -1"
-        if self.batch:
-            yield f"{self.batch} = {self._batch_source()} else 0"
+        for name, variable in self.sizes.items():
+            yield f"{variable} = {self._size_source(name)} else 0"
 
-    def _batch_source(self) -> str:
-        """The free size from a tensor that has it, and when: from all elements, or from a size."""
-        assert self.free is not None, "there is one"
-        size = BatchSize(1, self.free.name)
+    def _size_source(self, free: str) -> str:
+        """A free size from a tensor that has it, and when: from all elements, or from a size."""
+        size = BatchSize(1, (free,))
         for name, leaf in self._tensors():
             whole, known = numel(leaf.shape), f"isinstance({name}, torch.Tensor)"
-            if size in leaf.shape and isinstance(whole, BatchSize):
+            if size in leaf.shape and isinstance(whole, BatchSize) and whole.names == (free,):
                 others = f" // {whole.multiple}" if whole.multiple > 1 else ""
                 return f"{name}.numel(){others} if {known}"
             if size in leaf.shape:
                 d = leaf.shape.index(size)
                 return f"{name}.size({d}) if {known} and {name}.dim() > {d}"
-        raise CaptureFailed("No argument of forward has the free size as one of its sizes.")
+        raise CaptureFailed(f"No argument of forward has the free size {free} as one of its sizes.")
 
     def _arguments(self) -> Iterator[GuardCondition]:
         if self.target.language == "cuda":
@@ -281,11 +280,11 @@ class _Guard:
         asked += [
             _single(name, leaf)
             if id(leaf) in self.anywhere
-            else tensor_condition(places.get(name, name), name, leaf, self.batch, device)
+            else tensor_condition(places.get(name, name), name, leaf, self.sizes, device)
             for name, leaf in leaves.items()
         ]
-        if self.free:  # behind the tensors, which say why it is unknown
-            asked.append(_within(self.batch, self.free))
+        for size in self.free:  # behind the tensors, which say why it is unknown
+            asked.append(_within(self.sizes[size.name], size))
         asked += self.model.like(device)
         if given:
             asked.append(GuardCondition(f"_fusewright_cache_guard({', '.join([key, *given])})"))
@@ -295,8 +294,9 @@ class _Guard:
 
     def _key(self) -> str:
         """What calls have in common whose tensors are alike; parts, and modes, remember apart."""
-        batch, number = self.batch or "0", self.scope.number
-        return f"({batch}, {number})" if number else batch
+        sizes, number = [*self.sizes.values()] or ["0"], self.scope.number
+        several = len(sizes) > 1 or number > 0
+        return f"({', '.join(sizes)}, {number})" if several else sizes[0]
 
     def _values(self) -> Iterator[GuardCondition]:
         """The top level of the user's file, and PyTorch's default, are what they were."""
@@ -318,7 +318,7 @@ class _Guard:
             yield GuardCondition(text, "float32 products are to be rounded to TF32")
         for one in dict.fromkeys(self.asked):
             if isinstance(one, RoundsAsTf32):
-                arguments = (text.format(batch=self.batch) for text in one.arguments)
+                arguments = (text.format(**self.sizes) for text in one.arguments)
                 text = self._call(Snippet.CONV_USES_TF32, *arguments)
                 yield GuardCondition(text, "cuDNN would not round a convolution to TF32")
 

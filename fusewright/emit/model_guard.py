@@ -8,7 +8,7 @@ that takes is text of its own, some 6 KB, so few modules are shorter as they are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from torch import nn
@@ -229,7 +229,7 @@ class _InForward:
 
     def like(self, device: str) -> Iterator[GuardCondition]:
         for path, leaf in self.leaves.items():
-            yield tensor_condition(path, self.locals[path], leaf, "", device)
+            yield tensor_condition(path, self.locals[path], leaf, {}, device)
 
     def tied(self) -> Iterator[GuardCondition]:
         for group in tied_paths(self.module):
@@ -251,10 +251,12 @@ def held(variable: str, module: nn.Module, name: str) -> str:
     return f"{variable}.{next(places, '__dict__')}.get({literal(name)})"
 
 
-def tensor_condition(name: str, text: str, leaf: Node, batch: str, device: str) -> GuardCondition:
-    """A tensor is what the kernels were written for. name: as users know it.  batch, device:
-    variables, or ""."""
-    shape = shape_tuple(leaf.shape, batch)
+def tensor_condition(
+    name: str, text: str, leaf: Node, sizes: Mapping[str, str], device: str
+) -> GuardCondition:
+    """A tensor is what the kernels were written for. name: as users know it.  sizes:
+    variables of the free ones.  device: a variable, or ""."""
+    shape = shape_tuple(leaf.shape, sizes)
     order = [f"order={leaf.order}"] * bool(leaf.order)
     inside = [literal(name), text, shape, str(leaf.dtype), *[device] * bool(device), *order]
     return GuardCondition(f"_fusewright_tensor_matches({', '.join(inside)})")

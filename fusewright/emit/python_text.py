@@ -6,7 +6,7 @@ import inspect
 import keyword
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -75,9 +75,9 @@ def literal(value: object) -> str:
     return repr(value)
 
 
-def shape_tuple(shape: Shape, batch: str = "") -> str:
-    """A shape as Python text. batch: as `size_text` has it."""
-    inside = ", ".join(size_text(size, batch) for size in shape)
+def shape_tuple(shape: Shape, variables: Mapping[str, str] | None = None) -> str:
+    """A shape as Python text. variables: as `size_text` has them."""
+    inside = ", ".join(size_text(size, variables) for size in shape)
     return f"({inside},)" if len(shape) == 1 else f"({inside})"
 
 

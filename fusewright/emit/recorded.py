@@ -95,7 +95,7 @@ class _Recorded:
         inputs = f"({', '.join(guard.inputs)}{',' * (len(guard.inputs) == 1)})"
         given = f"({', '.join(self._given())},)"
         call = f"_fusewright_apply({steps}, self, {inputs}, {given}, *{self._leaves()})"
-        returned = guard.containers.written(self.results, shown, guard.batch)
+        returned = guard.containers.written(self.results, shown, guard.sizes)
         kernels = sum(len(p.kernels) for p in (self.planned, *self.backward[:1]))
         count = f"{kernels} fused kernel{'s' * (kernels != 1)}, with backward"
         return GeneratedForward(
@@ -146,7 +146,7 @@ class _Recorded:
         for p in parameters(self.module):
             if p.name not in trees:
                 continue
-            text = self.guard.containers.written(trees[p.name], self.guard.inputs, "")
+            text = self.guard.containers.written(trees[p.name], self.guard.inputs, {})
             star = "*" * (p.kind is p.VAR_POSITIONAL) or "**" * (p.kind is p.VAR_KEYWORD)
             named = f"{p.name}=" * (p.kind is p.KEYWORD_ONLY)
             arguments.append(f"{star}{named}{text}")

@@ -101,13 +101,13 @@ class Containers:
 
     # -- results
 
-    def written(self, tree: Tree, tensors: Sequence[str], batch: str) -> str:
-        """The text that makes a value; batch: the variable of the batch size."""
+    def written(self, tree: Tree, tensors: Sequence[str], sizes: Mapping[str, str]) -> str:
+        """The text that makes a value; sizes: the variables of the free ones."""
         if isinstance(tree, Slot):
             return tensors[tree.number]
         if isinstance(tree, Plain):
-            return self._plain(tree.value, batch)
-        inside = [self.written(t, tensors, batch) for t in tree.inside]
+            return self._plain(tree.value, sizes)
+        inside = [self.written(t, tensors, sizes) for t in tree.inside]
         named = "{named}" in tree.kind.text
         keys = list(tree.keys) if named else [self._key(key) for key in tree.keys]
         items = ", ".join(inside)
@@ -122,9 +122,9 @@ class Containers:
             named=", ".join(f"{key}={text}" for key, text in pairs),
         )
 
-    def _plain(self, value: Any, batch: str) -> str:
+    def _plain(self, value: Any, sizes: Mapping[str, str]) -> str:
         if isinstance(value, BatchSize):
-            return size_text(value, batch)
+            return size_text(value, sizes)
         if type(value) is complex:
             return f"complex({literal(value.real)}, {literal(value.imag)})"
         if type(value) in PLAIN_TYPES or isinstance(value, torch.dtype):

@@ -120,28 +120,27 @@ def traced_operator(
     trees = {a.parameter: a.tree for a in captured.arguments}
     if guard.beside is None or not guard.inputs or not _only_computes(captured):
         return None
-    asked = [text for text in guard.beside if text not in (guard.batch, "device >= 0")]
+    asked = [text for text in guard.beside if text not in (*guard.sizes.values(), "device >= 0")]
     untraceable = any(word in text for text in asked for word in UNTRACEABLE)
     if untraceable or not all(map(_is_traceable, trees.values())):
         return None
-    free, batch = captured.graph.free, guard.batch
     call = ""
     if not all(isinstance(tree, Slot) for tree in trees.values()):
         named = (
-            f"{literal(name)}: {guard.containers.written(tree, guard.inputs, batch)}"
+            f"{literal(name)}: {guard.containers.written(tree, guard.inputs, guard.sizes)}"
             for name, tree in trees.items()
         )
         call = f"lambda {', '.join(guard.inputs)}: {{{', '.join(named)}}}"
     inputs = zip(guard.inputs, captured.graph.inputs, strict=True)
-    sizes = {batch: free.example} if free else {}
+    sizes = {guard.sizes[size.name]: size.example for size in captured.graph.free}
     device = ["device"] * (target.language == "cuda")
     state = [f"*{guard.state}"] * bool(guard.tensors) if guard.state else guard.tensors
     return TracedOperator(
         MappingProxyType(sizes),
         (*sizes, *device, *guard.inputs, *state),
-        MappingProxyType({name: _like(n, batch) for name, n in inputs}),
+        MappingProxyType({name: _like(n, guard.sizes) for name, n in inputs}),
         tuple(made),
-        tuple(_like(n, batch) for n in made_by_steps(captured)),
+        tuple(_like(n, guard.sizes) for n in made_by_steps(captured)),
         packed,
         " and ".join(asked),
         call,
@@ -169,6 +168,6 @@ def _is_traceable(tree: Tree) -> bool:
     return plain or isinstance(tree, Slot)
 
 
-def _like(n: Node, batch: str) -> str:
+def _like(n: Node, sizes: Mapping[str, str]) -> str:
     order = f", {n.order}" if n.order else ""
-    return f"({shape_tuple(n.shape, batch)}, {n.dtype}{order})"
+    return f"({shape_tuple(n.shape, sizes)}, {n.dtype}{order})"

@@ -84,7 +84,8 @@ def capture_graph(
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
     arguments = arguments_of(module, inputs, flat.trees)
-    return captured_program(module, arguments, Exported(program, None, flat.trees, tree), shown)
+    found = Exported(program, (), flat.trees, tree)
+    return captured_program(module, arguments, found, shown)
 
 
 def lie_as_eager(program: TracedProgram, device: str) -> None:

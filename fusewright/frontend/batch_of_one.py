@@ -1,106 +1,185 @@
-"""A program with a free batch size -> whether it is what eager runs on a batch of exactly 1, too.
+"""A program with free sizes -> whether it is what eager runs where some of them are exactly 1, too.
 
 torch.export takes a free size to be 2 or more, and answers each question of the model about it so.
 At 1 eager may go another way: the model's own text asks, a norm raises, a size of 1 broadcasts, a
 copy of what is contiguous already is no copy, a result lies otherwise. So the model is exported
-once more, with a batch of 1, and the two programs are compared, call by call, with 1 for the free
-size. Then the free program, rewritten as it is, runs on fake tensors at 1, and each tensor has to
-have the sizes and strides that its free ones give there. Whatever is not the same is not proved.
+once more, with a size of 1 and the others free, and the two programs are compared, call by call,
+with 1 for that size. Then the free program, rewritten as it is, runs on fake tensors at 1, and each
+tensor has to have the sizes and strides that its free ones give there. Whatever is not the same is
+not proved. Of several free sizes, each set of them that may be 1 together is proved by itself.
 """
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from fusewright.common.containers import Container, Plain, Tree
 from fusewright.frontend.eager_strides import is_cheap, lay_calls, lies_both_ways, made_anew
-from fusewright.ir.graph import BatchSize, size_at_batch
+from fusewright.frontend.size_symbols import SizeSymbols, arguments_of, runtime_number
+from fusewright.ir.graph import BatchSize, Sizes, partly_at
 
 NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool
 UNKNOWN = "a number that only the data know"
 SAID_OF_SIZES = ("_assert", "sym_constrain")
 
 
-def inputs_of_one(program: ExportedProgram, count: int) -> tuple[torch.Tensor, ...]:
-    """The last `count` arguments of the program, with a batch of 1; their values are nobody's."""
-    places = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
-    tensors = [v for v in places if isinstance(v, torch.Tensor)][-count:]
-    return tuple(map(example_of_one, tensors))
+@dataclass(frozen=True)
+class CallOfOnes:
+    """The arguments of a call in which the free sizes of these names are 1."""
+
+    names: frozenset[str]
+    arguments: tuple[object, ...]
 
 
-def example_of_one(value: Any) -> Any:
-    """A tensor, or a number, with 1 for the free size."""
-    if not isinstance(value, torch.Tensor):
-        return _number(value)
-    sizes, strides = _at_one(value.shape), _at_one(value.stride())
-    return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+def provable(names: Sequence[str], is_proved: Callable[[frozenset[str]], bool]) -> frozenset[str]:
+    """The free sizes that may be 1, alone and with each other, taken in their order. is_proved: for
+    these being 1, and all others more."""
+    found = frozenset[str]()
+    for name in names:
+        counts = range(len(found) + 1)
+        some = (frozenset({name, *c}) for n in counts for c in combinations(sorted(found), n))
+        if all(map(is_proved, some)):
+            found |= {name}
+    return found
 
 
-def tree_of_one(tree: Tree) -> Tree:
-    """How results are held, with 1 for the batch size among their numbers."""
+@dataclass(frozen=True)
+class Values:
+    """What is put for symbols of a program's sizes: numbers, or the symbols of another program."""
+
+    of: Mapping[Any, Any]
+
+    @classmethod
+    def at(cls, symbols: SizeSymbols, sizes: Sizes) -> Values:
+        """These numbers for the sizes of these names."""
+        return cls({s: sizes[name] for s, name in symbols.names.items() if name in sizes})
+
+    @classmethod
+    def as_in(cls, symbols: SizeSymbols, other: SizeSymbols) -> Values:
+        """The symbols of the other program for the same sizes."""
+        theirs = {name: symbol for symbol, name in other.names.items()}
+        return cls({symbol: theirs[name] for symbol, name in symbols.names.items()})
+
+    def number(self, value: Any) -> Any:
+        """A number with these values."""
+        if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return value
+        if runtime_number(value):
+            return UNKNOWN
+        found = value.node.expr.subs(self.of)
+        whole = isinstance(value, torch.SymInt) and found.is_Integer
+        return int(found) if whole else str(found)
+
+    def numbers(self, sizes: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple(map(self.number, sizes))
+
+    def example(self, value: Any) -> Any:
+        """A tensor of these sizes, whose values are nobody's, or a number."""
+        if not isinstance(value, torch.Tensor):
+            return self.number(value)
+        sizes, strides = self.numbers(value.shape), self.numbers(value.stride())
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+
+    def inputs(self, program: ExportedProgram, count: int) -> tuple[torch.Tensor, ...]:
+        """The last `count` arguments of a program."""
+        return tuple(map(self.example, arguments_of(program, count)))
+
+    def told(self, n: torch.fx.Node) -> list[object]:
+        """Sizes and types of what a call makes."""
+        return [
+            (self.numbers(v.shape), v.dtype, v.device)
+            if isinstance(v, torch.Tensor)
+            else self.number(v)
+            for v in pytree.tree_leaves(n.meta.get("val"))
+        ]
+
+    def strides(self, value: object) -> list[object]:
+        """Of tensors."""
+        leaves = pytree.tree_leaves(value)
+        return [self.numbers(v.stride()) for v in leaves if isinstance(v, torch.Tensor)]
+
+
+Valued = tuple[ExportedProgram, Values]
+
+
+def tree_at(tree: Tree, sizes: Sizes) -> Tree:
+    """How results are held, with these for free sizes among their numbers."""
     if isinstance(tree, Container):
-        return replace(tree, inside=tuple(map(tree_of_one, tree.inside)))
+        return replace(tree, inside=tuple(tree_at(inside, sizes) for inside in tree.inside))
     if isinstance(tree, Plain) and isinstance(tree.value, BatchSize):
-        return Plain(size_at_batch(tree.value, 1))
+        return Plain(partly_at(tree.value, sizes))
     return tree
 
 
-def same_calls(free: ExportedProgram, single: ExportedProgram) -> bool:
-    """Whether a program with a free batch size makes, at 1, the calls of one for a batch of 1."""
-    return _same_signature(free, single) and _same_graph(free.graph, single.graph)
+def same_calls(free: Valued, single: Valued) -> bool:
+    """Whether two programs make the same calls, with these values for their sizes: one with free
+    sizes, and one of a call in which some of them are 1."""
+    return _same_signature(free[0], single[0]) and _same_graph(
+        (free[0].graph, free[1]), (single[0].graph, single[1])
+    )
 
 
-def lies_the_same(program: ExportedProgram, device: str) -> bool:
-    """Whether a run with a batch of 1 gives results of the sizes and strides that the program says,
-    with 1 for its free size, and everything before them has those sizes."""
+def lies_the_same(program: ExportedProgram, values: Values, device: str) -> bool:
+    """Whether a run with these numbers for all free sizes gives results of the sizes and strides
+    that the program says, and everything before them has those sizes."""
     there = copy.deepcopy(program.graph)  # to be laid anew
     pairs = [*zip(program.graph.nodes, there.nodes, strict=True)]
     with FakeTensorMode(shape_env=ShapeEnv()):
         run = _Run(program.graph_module)
         places = [n for n in program.graph.nodes if n.op == "placeholder"]
-        run.run(*(example_of_one(n.meta.get("val")) for n in places), enable_io_processing=False)
+        given = (values.example(n.meta.get("val")) for n in places)
+        run.run(*given, enable_io_processing=False)
     for n, one in pairs:
         if n in run.made and n.op != "output":
             one.meta["val"] = run.made[n]
     lay_calls(there, frozenset(program.graph_signature.inputs_to_parameters), device)
     calls = [(n, one) for n, one in pairs if n.op == "call_function"]
-    if any(_told(n) != _told(one) for n, one in calls):
+    if any(values.told(n) != values.told(one) for n, one in calls):
         return False
     (output,) = (n for n in program.graph.nodes if n.op == "output")
-    return _lying_otherwise(calls, device).isdisjoint(output.all_input_nodes)
+    return _lying_otherwise(calls, values, device).isdisjoint(output.all_input_nodes)
 
 
 def _lying_otherwise(
-    calls: Sequence[tuple[torch.fx.Node, torch.fx.Node]], device: str
+    calls: Sequence[tuple[torch.fx.Node, torch.fx.Node]], values: Values, device: str
 ) -> set[torch.fx.Node]:
-    """Calls whose results may have another stride at 1 than is said, along a dimension of size 1.
+    """Calls whose results may have another stride at these sizes than is said, along a dimension of
+    size 1.
 
     No kernel asks for such a stride; but another call of PyTorch may lay its own result by it. Of
     a call that reads one such tensor, that is asked: as eager has it, and as it is said.
     """
     found: set[torch.fx.Node] = set()
+
+    def as_said(n: torch.fx.Node) -> Any:
+        return pytree.tree_map(values.example, n.meta.get("val"))
+
     for n, one in calls:
-        unsure = [a for a in n.all_input_nodes if a in found]
-        if _strides(n) != _strides(one) or len(unsure) > 1 or _is_unasked(one):
+        unsure, strides = [a for a in n.all_input_nodes if a in found], values.strides(_made(n))
+        if strides != values.strides(_made(one)) or len(unsure) > 1 or _is_unasked(one):
             found.add(n)
         elif unsure:
             with FakeTensorMode(shape_env=ShapeEnv()) as mode:
                 mode.cache_enabled = False
-                args, kwargs = torch.fx.map_arg((n.args, n.kwargs), _as_said)
-                said = pytree.tree_map(example_of_one, n.meta["val"])
-                laid = made_anew(n, args, kwargs, said, device)
-            found |= {n} if _strides_of(laid) != _strides(n) else set()
+                args, kwargs = torch.fx.map_arg((n.args, n.kwargs), as_said)
+                laid = made_anew(n, args, kwargs, as_said(n), device)
+            found |= {n} if values.strides(laid) != strides else set()
     return found
+
+
+def _made(n: torch.fx.Node) -> object:
+    return n.meta.get("val")
 
 
 def _is_unasked(n: torch.fx.Node) -> bool:
@@ -109,10 +188,6 @@ def _is_unasked(n: torch.fx.Node) -> bool:
     args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda a: a.meta.get("val"))
     read = pytree.tree_leaves((args, kwargs))
     return any(map(lies_both_ways, read)) and not is_cheap(n, args, kwargs, n.meta.get("val"))
-
-
-def _as_said(n: torch.fx.Node) -> Any:
-    return pytree.tree_map(example_of_one, n.meta.get("val"))
 
 
 class _Run(torch.fx.Interpreter):
@@ -152,9 +227,10 @@ def _same_constant(a: object, b: object) -> bool:
     return a is b or (alike and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True))
 
 
-def _same_graph(free: torch.fx.Graph, single: torch.fx.Graph) -> bool:
+def _same_graph(free: tuple[torch.fx.Graph, Values], single: tuple[torch.fx.Graph, Values]) -> bool:
     """Whether the calls are the same, one by one: operator, arguments, sizes and types."""
-    pairs = [_calls(free), _calls(single)]
+    (ours, at), (theirs, of) = free, single
+    pairs = [_calls(ours), _calls(theirs)]
     if len(pairs[0]) != len(pairs[1]):
         return False
     known: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -162,9 +238,9 @@ def _same_graph(free: torch.fx.Graph, single: torch.fx.Graph) -> bool:
         known[n] = one
         if (n.op, str(n.target)) != (one.op, str(one.target)) or n.op == "get_attr":
             return False
-        if n.op != "placeholder" and not _same_arguments(n, one, known):
+        if n.op != "placeholder" and not _same_arguments((n, at), (one, of), known):
             return False
-        if n.op != "output" and _told(n) != _told(one):
+        if n.op != "output" and at.told(n) != of.told(one):
             return False
     return True
 
@@ -187,7 +263,7 @@ def _is_of_sizes(n: torch.fx.Node) -> bool:
     value = n.meta.get("val")
     if value is None:
         return any(word in str(n.target) for word in SAID_OF_SIZES)
-    return isinstance(value, NUMBERS) and not _is_from_data(value)
+    return isinstance(value, NUMBERS) and not runtime_number(value)
 
 
 def _whole(n: torch.fx.Node) -> torch.fx.Node:
@@ -197,60 +273,25 @@ def _whole(n: torch.fx.Node) -> torch.fx.Node:
 
 
 def _same_arguments(
-    n: torch.fx.Node, one: torch.fx.Node, known: Mapping[torch.fx.Node, torch.fx.Node]
+    free: tuple[torch.fx.Node, Values],
+    single: tuple[torch.fx.Node, Values],
+    known: Mapping[torch.fx.Node, torch.fx.Node],
 ) -> bool:
-    """Whether two calls are given the same, with 1 for the free size."""
+    """Whether two calls are given the same."""
 
-    def given(value: torch.fx.Node) -> Any:
-        value = _whole(value)
-        return _number(value.meta["val"]) if _is_of_sizes(value) else known.get(value, value)
+    def flat(n: torch.fx.Node, values: Values) -> tuple[list[Any], Any]:
+        def given(value: torch.fx.Node) -> Any:
+            value = _whole(value)
+            if _is_of_sizes(value):
+                return values.number(value.meta["val"])
+            return known.get(value, value)
 
-    both = [pytree.tree_flatten(torch.fx.map_arg((x.args, x.kwargs), given)) for x in (n, one)]
-    (left, form), (right, other) = both
+        return pytree.tree_flatten(torch.fx.map_arg((n.args, n.kwargs), given))
+
+    (left, form), (right, other) = flat(*free), flat(*single)
     return bool(form == other) and [*map(_plainly, left)] == [*map(_plainly, right)]
 
 
 def _plainly(value: object) -> object:
     """1 and True, 0.0 and -0.0 are equal for Python, and NaN is not equal to itself."""
     return (type(value).__name__, repr(value)) if isinstance(value, int | float) else value
-
-
-# ---- at 1 ----------------------------------------------------------------------------------------
-
-
-def _is_from_data(value: object) -> bool:
-    symbolic = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-    return symbolic and bool(free_unbacked_symbols(value))
-
-
-def _number(value: Any) -> Any:
-    """A number with 1 for the free size."""
-    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return value
-    if _is_from_data(value):
-        return UNKNOWN
-    expression = value.node.expr
-    found = expression.subs(dict.fromkeys(expression.free_symbols, 1))
-    return int(found) if isinstance(value, torch.SymInt) else str(found)
-
-
-def _at_one(sizes: Any) -> tuple[Any, ...]:
-    return tuple(map(_number, sizes))
-
-
-def _told(n: torch.fx.Node) -> list[object]:
-    """Sizes and types of what a call makes."""
-    return [
-        (_at_one(v.shape), v.dtype, v.device) if isinstance(v, torch.Tensor) else _number(v)
-        for v in pytree.tree_leaves(n.meta.get("val"))
-    ]
-
-
-def _strides(n: torch.fx.Node) -> list[object]:
-    return _strides_of(n.meta.get("val"))
-
-
-def _strides_of(value: object) -> list[object]:
-    """Of what a call makes."""
-    leaves = pytree.tree_leaves(value)
-    return [_at_one(v.stride()) for v in leaves if isinstance(v, torch.Tensor)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,10 +23,11 @@ from fusewright.common.call_arguments import bound, like, signature_of
 from fusewright.common.containers import BY_NAME, Container, Plain, Slot, Tree, leaves, shifted
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.asked_size import AskedSize
+from fusewright.frontend.batch_of_one import provable
 from fusewright.frontend.call_origins import CallOrigins
 from fusewright.frontend.carried_state import Place, Unsettled
 from fusewright.frontend.data_scalars import computed, item, takes_numbers
-from fusewright.frontend.export import Exported, export, multiple, runtime_number
+from fusewright.frontend.export import Exported, export
 from fusewright.frontend.forward_trace import (
     ForwardTrace,
     ReadAttribute,
@@ -39,15 +40,14 @@ from fusewright.frontend.lowering.call import AtenCall, AtenResult
 from fusewright.frontend.program import SYMBOLS, Program
 from fusewright.frontend.refusals import unknown_size
 from fusewright.frontend.side_effects import HasEffects
+from fusewright.frontend.size_symbols import runtime_number
 from fusewright.ir.builder import TensorExpr
 from fusewright.ir.graph import (
-    BATCH,
-    BatchSize,
     BufferUpdate,
-    FreeSize,
     Graph,
     Node,
     Size,
+    Sizes,
     check,
     claim,
     fresh_copy,
@@ -56,7 +56,7 @@ from fusewright.ir.graph import (
     numel,
     on_other_memory,
     own_memory_copy,
-    size_at_batch,
+    size_at,
 )
 from fusewright.ir.origin import Origin
 from fusewright.ir.placement import OwnCopy
@@ -88,8 +88,8 @@ class Captured:
     arguments: one per parameter that gets something.  settings: the module's values that forward
     read.  results: how the outputs are held.  constants: small tensors that forward made itself.
     replaced: attributes, whose tensors are inputs and outputs behind the others.  placeless: a line
-    that makes an output which lies where no input does, if there is one.  asked: the size that is
-    to be free, if somebody has asked for one.  fixed: why it is not.
+    that makes an output which lies where no input does, if there is one.  asked: the sizes that
+    are to be free.  fixed: why those are not that are not.
     """
 
     graph: Graph
@@ -100,8 +100,8 @@ class Captured:
     calls: tuple[EagerStep, ...]
     replaced: tuple[Replaced, ...] = ()
     placeless: str = ""
-    asked: AskedSize | None = None
-    fixed: str = ""
+    asked: tuple[AskedSize, ...] = ()
+    fixed: Mapping[AskedSize, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def capture(
     module: nn.Module,
     inputs: Sequence[object],
     device: str = "cpu",
-    asked: AskedSize | None = None,
+    asked: Sequence[AskedSize] | None = None,
 ) -> Captured:
     """Turn `module` applied to `inputs` into a graph; raises CaptureFailed where it cannot.
 
@@ -128,7 +128,7 @@ def capture(
     with no_attribute_changes(module), own_hooks_off(module):
         found, run = _exported(module, inputs, device, asked)
     arguments = arguments_of(module, inputs, found.arguments)
-    return captured_program(module, arguments, found, run, asked)
+    return captured_program(module, arguments, found, run)
 
 
 def captured_program(
@@ -136,19 +136,17 @@ def captured_program(
     arguments: tuple[ForwardArgument, ...],
     found: Exported,
     run: ForwardTrace,
-    asked: AskedSize | None = None,
 ) -> Captured:
-    """The graph of a program that `module` stands for, called with `arguments`. run: of `forward`.
-    asked: the size that was to be free."""
-    builder = _GraphBuilder(found.free, module, run)
+    """The graph of a program that stands for `module`, called with `arguments`. run: of forward."""
+    builder = _GraphBuilder(found, module, run)
     graph, calls = check(builder.build(found.program), "capture"), tuple(builder.calls)
     about = run.settings, found.results, builder.constants, calls, _replaced(found, run)
-    about_size = asked, found.fixed
+    about_size = found.asked, found.fixed
     return Captured(graph, arguments, *about, next(filter(None, run.placeless), ""), *about_size)
 
 
 def _exported(
-    module: nn.Module, inputs: Sequence[object], device: str, asked: AskedSize | None
+    module: nn.Module, inputs: Sequence[object], device: str, asked: Sequence[AskedSize] | None
 ) -> tuple[Exported, ForwardTrace]:
     """The program, and what a run has shown. Where both stop at something, torch.export says why:
     it knows more of it."""
@@ -160,9 +158,14 @@ def _exported(
         export(module, inputs)
         raise
     found = export(module, inputs, run.state, device, asked)
-    if found.free and found.of_one is not None and _shows_the_same(module, found.of_one, run):
-        found = replace(found, free=replace(found.free, least=1))
-    return found, run
+    calls = {one.names: one.arguments for one in found.ones}
+
+    def shows_the_same(names: frozenset[str]) -> bool:
+        return names in calls and _shows_the_same(module, calls[names], run)
+
+    ones = provable([size.name for size in found.free], shows_the_same)
+    free = (replace(size, least=1) if size.name in ones else size for size in found.free)
+    return replace(found, free=tuple(free)), run
 
 
 def _shows_the_same(module: nn.Module, inputs: Sequence[object], run: ForwardTrace) -> bool:
@@ -260,9 +263,9 @@ def _one_tree(value: Any) -> Tree:
 class _GraphBuilder:
     """Walks the exported program and builds our graph; one instance per capture."""
 
-    def __init__(self, free: FreeSize | None, module: nn.Module, run: ForwardTrace) -> None:
-        self.free, self.module, self.run = free, module, run
-        self.batch = free.example if free else None
+    def __init__(self, found: Exported, module: nn.Module, run: ForwardTrace) -> None:
+        self.free, self.symbols, self.module, self.run = found.free, found.symbols, module, run
+        self.sizes: Sizes = {size.name: size.example for size in self.free}
         self.values: dict[torch.fx.Node, Any] = {}
         self.effects: list[Node] = []
         self.constants: dict[str, torch.Tensor] = {}
@@ -322,9 +325,9 @@ class _GraphBuilder:
 
     def _size(self, size: int | torch.SymInt) -> Size:
         if isinstance(size, torch.SymInt):
-            factor = multiple(size)
-            assert factor is not None, "export checked that sizes are linear in the batch"
-            return BatchSize(factor, self.free.name if self.free else BATCH)
+            found = self.symbols.size(size)
+            assert found is not None, "export checked that sizes are products of free ones"
+            return found
         return int(size)
 
     # -- calls
@@ -351,7 +354,7 @@ class _GraphBuilder:
         if _is_idle_dropout(n):
             return self._argument(n.args[0])
         call = self._as_call(n)
-        self.calls.append(_eager_call(call, self.batch))
+        self.calls.append(_eager_call(call, self.sizes))
         if n in self.in_place:
             return library_call(replace(call, name=f"{call.name}_"), self.effects, alone=False)
         lowered = lower(call) if takes_numbers(call.name, call.args, call.kwargs) else None
@@ -580,16 +583,16 @@ def _moved(n: Node, order: tuple[int, ...]) -> bool:
     return n.row.kind in ("pointwise", "reduction") and n.order != order
 
 
-def _eager_call(call: AtenCall, batch: int | None) -> EagerStep:
+def _eager_call(call: AtenCall, at: Sizes) -> EagerStep:
     if call.name in VIEWS:
         return EagerStep(call.name, 0, 0, False)
     tensors = [
         a for a in pytree.tree_leaves((call.args, dict(call.kwargs))) if isinstance(a, TensorExpr)
     ]
-    read = sum(size_at_batch(numel(t.shape), batch) * t.dtype.itemsize for t in tensors)
-    written = sum(size_at_batch(numel(r.shape), batch) * r.dtype.itemsize for r in call.results)
-    results = sum(size_at_batch(numel(r.shape), batch) for r in call.results[:1])
-    flops = contraction_flops(call.name, [t.shape for t in tensors], call.shape, batch)
+    read = sum(size_at(numel(t.shape), at) * t.dtype.itemsize for t in tensors)
+    written = sum(size_at(numel(r.shape), at) * r.dtype.itemsize for r in call.results)
+    results = sum(size_at(numel(r.shape), at) for r in call.results[:1])
+    flops = contraction_flops(call.name, [t.shape for t in tensors], call.shape, at)
     half = any(r.dtype in (torch.float16, torch.bfloat16) for r in call.results[:1])
     return EagerStep(call.name, read + written, flops or results, half)
 

@@ -116,7 +116,7 @@ def takes_numbers(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 def _operand(operand: Any, tensors: list[TensorExpr]) -> Arg:
     """One operand of a number; the tensors that it needs are appended, each once."""
     if isinstance(operand, BatchSize):
-        return ComputedNumber("({})", (SizeRef(operand.multiple),))
+        return ComputedNumber("({})", (SizeRef(operand.multiple, operand.names),))
     if not isinstance(operand, Number):
         return ComputedNumber("({})", (Scalar(operand),))
     places: list[Arg] = []

@@ -1,9 +1,9 @@
-"""nn.Module + example inputs -> ExportedProgram: the model as ATen calls, and its free size.
+"""nn.Module + example inputs -> ExportedProgram: the model as ATen calls, and its free sizes.
 
 `torch.export` runs the model on fake tensors, so nothing is computed, and functionalises it: first
-with the leading size of the inputs free, or with the one that is asked for, so that it stays a
-run-time value; if the model needs a fixed one, or has a matrix product along it, with all sizes
-fixed. Nothing is printed; what cannot be exported is one error.
+with the leading size of the inputs free, or with those that are asked for, so that they stay
+run-time values; of several, without those that the model needs fixed; else with all sizes fixed.
+Nothing is printed; what cannot be exported is one error.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -24,13 +24,20 @@ from torch._decomp import decomposition_table, decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram, default_decompositions
-from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from fusewright.common.containers import Container, Plain, Slot, Tree
 from fusewright.errors import CaptureFailed
-from fusewright.frontend.asked_size import AskedSize, common_leading
-from fusewright.frontend.batch_of_one import inputs_of_one, lies_the_same, same_calls, tree_of_one
+from fusewright.frontend.asked_size import AskedSize, common_leading, equal_ones
+from fusewright.frontend.batch_of_one import (
+    CallOfOnes,
+    Values,
+    lies_the_same,
+    provable,
+    same_calls,
+    tree_at,
+)
 from fusewright.frontend.carried_state import NOTHING, Carried
 from fusewright.frontend.data_exponents import unknown_powers
 from fusewright.frontend.eager_strides import lay_as_eager
@@ -47,8 +54,15 @@ from fusewright.frontend.refusals import (
     largest,
     why_not_free,
 )
+from fusewright.frontend.size_symbols import (
+    NO_SYMBOLS,
+    SizeSymbols,
+    relations,
+    runtime_number,
+    symbols_of,
+)
 from fusewright.frontend.unknown_sizes import inner_sizes
-from fusewright.ir.graph import BatchSize, FreeSize
+from fusewright.ir.graph import FreeSize, Sizes, size_at
 
 # Calls that are other calls for PyTorch itself: second names, and compositions without a kernel.
 COMPOSED = (
@@ -64,26 +78,29 @@ COMPOSED = (
     *("binary_cross_entropy_with_logits", "soft_margin_loss", "glu", "count_nonzero"),
 )
 Result = TypeVar("Result")
+TOO_SMALL = "it is 1 or less in the example"
 RECURRENT_LAYERS = ("one_layer_lstm", "one_layer_rnn")  # of torch._decomp.decompositions
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The program from tensors to tensors, and its free size, None if every size is fixed.
+    """The program from tensors to tensors, its free sizes, and the symbols that stand for them.
 
-    arguments, results: how these hold the tensors; a number that the batch makes is a `BatchSize`.
+    arguments, results: how these hold the tensors; a number that free sizes make is a `BatchSize`.
     left: how replaced attributes hold the tensors behind those of the results.
-    of_one: arguments of a call with a free size of 1, where the program is that of this one, too.
-    fixed: why a size that was asked for is not free.
+    ones: calls with some of the free sizes 1, where the program is that of these, too.
+    asked: the sizes that were asked for.  fixed: why those are not free that are not.
     """
 
     program: Program
-    free: FreeSize | None
+    free: tuple[FreeSize, ...]
     arguments: tuple[Tree, ...]
     results: Tree
     left: tuple[Tree, ...] = ()
-    of_one: tuple[object, ...] | None = None
-    fixed: str = ""
+    symbols: SizeSymbols = NO_SYMBOLS
+    ones: tuple[CallOfOnes, ...] = ()
+    asked: tuple[AskedSize, ...] = ()
+    fixed: Mapping[AskedSize, str] = field(default_factory=dict)
 
 
 def export(
@@ -91,115 +108,206 @@ def export(
     inputs: Sequence[object],
     state: Carried = NOTHING,
     device: str = "cpu",
-    asked: AskedSize | None = None,
+    asked: Sequence[AskedSize] | None = None,
 ) -> Exported:
     """The exported program; raises CaptureFailed. state: attributes that forward replaces.
     device: "cpu" or "cuda", where it will run; strides are those of eager there.
-    asked: the size that is to be free; None: the leading one of all tensors that have the same as
-    the first."""
+    asked: the sizes that are to be free; None: the leading one of all tensors that have the same as
+    the first, if no other size is a product of it."""
     with flattened(module, inputs, state) as flat:
         tensors = apart(flat.tensors)
-        asked = common_leading(tensors) if asked is None else asked
-        size, fixed = asked.of(tensors), "it is 1 or less in the example"
-        if size > 1:
-            traced = _try_export(module, tensors, _with_free(tensors, asked), device)
-            most = largest(traced, asked.name) if isinstance(traced, Exception) else None
-            if most is not None and asked.text:
-                traced = _try_export(module, tensors, _with_free(tensors, asked, most), device)
-            if isinstance(traced, Traced):
-                free = FreeSize(size, name=asked.name, most=most)
-                made = _exported(traced.program, flat, free)
-                fixed = _why_fixed(traced.program, size) if made else FROM_DATA
-                if made and not fixed:
-                    _check_memory(traced.program, module, flat)
-                    return replace(made, of_one=_call_of_one(module, made, traced, flat, device))
-            else:
-                fixed = why_not_free(traced)
+        wanted = [common_leading(tensors)] if asked is None else asked
+        by_request = any(size.text for size in wanted)
+        given = _Given(module, tensors, flat, device, by_request)
+        asked, found, fixed = _largest_free(given, tuple(wanted))
+        if found is not None:
+            _check_memory(found.traced.program, module, flat)
+            ones = tuple(_calls_of_ones(given, found))
+            return replace(found.exported, ones=ones, asked=asked, fixed=fixed)
         program = _fixed_export(module, tensors, flat, device)
-        made = _exported(program, flat, None)
+        made = _exported(program, flat, (), NO_SYMBOLS)
         if made is None:
             raise CaptureFailed(
                 f"{type(module).__name__}.forward returns a number that depends on the values of "
                 "tensors, as .item() does. Return the tensor that it is taken from."
             )
         _check_memory(program, module, flat)
-        return replace(made, fixed=fixed)
+        return replace(made, asked=asked, fixed=fixed)
 
 
-def _with_free(
-    tensors: Sequence[torch.Tensor], asked: AskedSize, most: int | None = None
+# ---- free sizes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What is exported. by_request: somebody has asked for free sizes."""
+
+    module: nn.Module
+    tensors: tuple[torch.Tensor, ...]
+    flat: Flat
+    device: str
+    by_request: bool
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A program with free sizes."""
+
+    exported: Exported
+    traced: Traced
+    asked: tuple[AskedSize, ...]
+
+    @property
+    def most(self) -> Mapping[str, int]:
+        """The largest of each size that has one."""
+        return {size.name: size.most for size in self.exported.free if size.most is not None}
+
+
+def _largest_free(
+    given: _Given, asked: tuple[AskedSize, ...]
+) -> tuple[tuple[AskedSize, ...], _Found | None, Mapping[AskedSize, str]]:
+    """The sizes that are asked for, those that are equal as one where they cannot be several; the
+    program with all of them free, or with as many as can be, taken in their order; and why the
+    others cannot."""
+    fixed = {size: TOO_SMALL for size in asked if size.of(given.tensors) <= 1}
+    wanted = tuple(size for size in asked if size not in fixed)
+    tried: dict[tuple[AskedSize, ...], _Found | str] = {}
+    for some in filter(None, (wanted, equal_ones(wanted, given.tensors))):
+        tried[some] = tried.get(some) or _with_free(given, some)
+        if isinstance(made := tried[some], _Found):
+            return (*some, *fixed), made, fixed
+    found, kept = None, tuple[AskedSize, ...]()
+    for size in wanted:
+        some = (*kept, size)
+        made = tried.get(some) or _with_free(given, some)
+        if isinstance(made, _Found):
+            found, kept = made, some
+        else:
+            fixed[size] = made
+    return asked, found, fixed
+
+
+def _with_free(given: _Given, asked: tuple[AskedSize, ...]) -> _Found | str:
+    """The program with these sizes free; or why they cannot be."""
+    module, tensors, flat, most = given.module, given.tensors, given.flat, dict[str, int]()
+    traced: Traced | Exception = RuntimeError()
+    for _ in range(1 + len(asked)):  # the error may name a bound of one size at a time
+        traced = _try_export(module, tensors, _shapes(tensors, asked, most), given.device)
+        if isinstance(traced, Traced) or not given.by_request:
+            break
+        bounds = {size.name: largest(traced, size.name) for size in asked}
+        new = {name: n for name, n in bounds.items() if n is not None and name not in most}
+        if not new:
+            break
+        most |= new
+    if isinstance(traced, Exception):
+        return why_not_free(traced)
+    free = tuple(
+        FreeSize(size.of(tensors), name=size.name, most=most.get(size.name)) for size in asked
+    )
+    symbols = symbols_of(traced.program, asked, len(tensors))
+    if asks := [a for p in (traced.calls, traced.program) for a in relations(p, symbols)]:
+        return f"what the model does depends on {asks[0]}"
+    made = _exported(traced.program, flat, free, symbols)
+    if made is None:
+        return FROM_DATA
+    why = _why_fixed(made, traced.program, by_request=given.by_request)
+    return why or _Found(made, traced, asked)
+
+
+def _shapes(
+    tensors: Sequence[torch.Tensor],
+    asked: Iterable[AskedSize],
+    most: Mapping[str, int],
 ) -> tuple[dict[int, Any] | None, ...]:
-    """The dimensions of each tensor that are the free size, as torch.export is told of them."""
-    free, places = Dim(asked.name, min=2, max=most), sorted(asked.places)
-    return tuple({d: free for at, d in places if at == k} or None for k, _ in enumerate(tensors))
+    """The dimensions of each tensor that are free sizes, as torch.export is told of them."""
+    found: list[dict[int, Any]] = [{} for _ in tensors]
+    for size in asked:
+        free = Dim(size.name, min=2, max=most.get(size.name))
+        for k, d in sorted(size.places):
+            found[k][d] = free
+    return tuple(dims or None for dims in found)
 
 
-def _call_of_one(
-    module: nn.Module, made: Exported, traced: Traced, flat: Flat, device: str
-) -> tuple[object, ...] | None:
-    """The arguments of a call with a free size of 1, if the program that has it free is that of
-    this one, too."""
-    if flat.state.places:  # a state has the batch that it was left with
-        return None
-    tensors = inputs_of_one(traced.program, len(flat.tensors))
-    with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager(device):
+def _calls_of_ones(given: _Given, found: _Found) -> Iterator[CallOfOnes]:
+    """Calls with some free sizes of 1, all that are needed for as many sizes as can be 1, if the
+    program that has them free is that of these calls, too."""
+    if given.flat.state.places:  # a state has the sizes that it was left with
+        return
+    made: dict[frozenset[str], CallOfOnes | None] = {}
+
+    def is_proved(names: frozenset[str]) -> bool:
+        made[names] = _call_of_ones(given, found, names)
+        return made[names] is not None
+
+    provable([size.name for size in found.exported.free], is_proved)
+    yield from (one for one in made.values() if one is not None)
+
+
+def _call_of_ones(given: _Given, found: _Found, names: frozenset[str]) -> CallOfOnes | None:
+    """The call with these sizes 1, if the program is that of it, whatever the others are."""
+    exported, traced, count = found.exported, found.traced, len(given.tensors)
+    others = [size for size in found.asked if size.name not in names]
+    ones = dict.fromkeys(names, 1)
+    known = [{**each, **ones} for each in _others(exported.free)]
+    tensors = Values.at(exported.symbols, known[0]).inputs(traced.program, count)
+    shapes = (_shapes(tensors, others, found.most),) if others else None
+    with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager(given.device):
         try:
-            single = torch.export.export(module, (tensors,), strict=False)
+            single = torch.export.export(
+                given.module, (tensors,), dynamic_shapes=shapes, strict=False
+            )
+            its, free = (symbols_of(p, found.asked, count) for p in (single, traced.calls))
+            both = (traced.calls, Values.at(free, ones)), (single, Values.as_in(its, free))
+            assert given.flat.results is not None, "a program was exported, so forward has run"
             proved = (
-                same_calls(traced.calls, single)
-                and flat.results == tree_of_one(made.results)
-                and run_fake(partial(lies_the_same, traced.program, device))
+                not relations(single, its)
+                and same_calls(*both)
+                and _known(given.flat.results, its) == tree_at(exported.results, ones)
+                and all(
+                    run_fake(partial(lies_the_same, traced.program, values, given.device))
+                    for values in (Values.at(exported.symbols, each) for each in known)
+                )
             )
         except Exception:  # noqa: BLE001 - what eager says at 1, the original will say
             return None
-    return tuple(flat.arguments(tensors)) if proved else None
+    return CallOfOnes(names, tuple(given.flat.arguments(tensors))) if proved else None
 
 
-def _exported(program: ExportedProgram, flat: Flat, free: FreeSize | None) -> Exported | None:
+def _others(free: Sequence[FreeSize]) -> list[dict[str, int]]:
+    """The sizes of the example, and others, if there are any."""
+    more = {s.name: s.example + (1 if s.most is None or s.example < s.most else -1) for s in free}
+    return [{s.name: s.example for s in free}, *[more] * (len(free) > 1)]
+
+
+def _exported(
+    program: ExportedProgram, flat: Flat, free: tuple[FreeSize, ...], symbols: SizeSymbols
+) -> Exported | None:
     """The program and how it is called; None if a result is a number that depends on data."""
     assert flat.results is not None, "a program was exported, so forward has run"
-    found = [_known(tree, free) for tree in (flat.results, *flat.left.trees)]
+    found = [_known(tree, symbols) for tree in (flat.results, *flat.left.trees)]
     known = [tree for tree in found if tree is not None]
     if len(known) < len(found):
         return None
     results, *left = known
-    return Exported(program, free, flat.trees, results, tuple(left))
+    return Exported(program, free, flat.trees, results, tuple(left), symbols)
 
 
-def _known(tree: Tree, free: FreeSize | None) -> Tree | None:
-    """The results with numbers that the free size makes; None if others depend on data."""
+def _known(tree: Tree, symbols: SizeSymbols) -> Tree | None:
+    """The results with numbers that free sizes make; None if others depend on data."""
     if isinstance(tree, Slot):
         return tree
     if isinstance(tree, Container):
-        inside = [_known(t, free) for t in tree.inside]
+        inside = [_known(t, symbols) for t in tree.inside]
         known = tuple(t for t in inside if t is not None)
         return replace(tree, inside=known) if len(known) == len(inside) else None
     if isinstance(tree.value, torch.SymInt):
         expression = tree.value.node.expr
         if expression.is_Integer:
             return Plain(int(expression))
-        factor = multiple(tree.value)
-        return None if factor is None or free is None else Plain(BatchSize(factor, free.name))
+        size = symbols.size(tree.value)
+        return None if size is None else Plain(size)
     return None if isinstance(tree.value, torch.SymBool | torch.SymFloat) else tree
-
-
-def runtime_number(value: object) -> bool:
-    """Whether a number or size is known only from the data, as `.item()` is."""
-    symbolic = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-    return symbolic and bool(free_unbacked_symbols(value))
-
-
-def multiple(size: torch.SymInt) -> int | None:
-    """k for the expression k * symbol, else None."""
-    expression = size.node.expr
-    symbols = expression.free_symbols
-    if not symbols:
-        return None
-    if runtime_number(size):
-        return None
-    (symbol, *more) = symbols
-    factor = expression / symbol
-    return int(factor) if not more and factor.is_Integer else None
 
 
 @contextmanager
@@ -377,13 +485,17 @@ def _multiplied_along_batch(program: ExportedProgram) -> bool:
 FROM_DATA = "a result of forward is a number that depends on the values of tensors"
 
 
-def _why_fixed(program: ExportedProgram, size: int) -> str:
-    """Why the program may not run with any such size; "" where it may."""
-    if not _linear_in_batch(program):
-        return "another size of the model is no fixed multiple of it"
-    if _multiplied_along_batch(program):
+def _why_fixed(made: Exported, program: ExportedProgram, *, by_request: bool) -> str:
+    """Why the program may not run with any such sizes; "" where it may. by_request: somebody has
+    asked for that; else sizes that are products of several, and matrix products along a free one,
+    are better fixed."""
+    symbols, example = made.symbols, {size.name: size.example for size in made.free}
+    if not _are_products(program, symbols, 0 if by_request else 1):
+        return "another size of the model is no product of free ones"
+    if _multiplied_along_batch(program) and not by_request:
         return "a matrix product sums along it, and how it is cut is decided beforehand"
-    return "" if _sizes_hold(program, size) else "torch.export gives other sizes with it free"
+    hold = _sizes_hold(program, symbols, example)
+    return "" if hold else "torch.export gives other sizes with it free"
 
 
 class _Concrete(torch.fx.Interpreter):
@@ -391,9 +503,9 @@ class _Concrete(torch.fx.Interpreter):
 
     holds = True
 
-    def __init__(self, program: ExportedProgram, batch: int) -> None:
+    def __init__(self, program: ExportedProgram, symbols: SizeSymbols, example: Sizes) -> None:
         super().__init__(program.graph_module)
-        self.batch = batch
+        self.symbols, self.example_sizes = symbols, example
 
     def run_node(self, n: torch.fx.Node) -> Any:
         made = super().run_node(n)
@@ -404,10 +516,12 @@ class _Concrete(torch.fx.Interpreter):
         return made
 
     def sizes(self, value: object) -> list[int]:
-        """Of a tensor or of a number, with the batch as it is in the example."""
+        """Of a tensor or of a number, with free sizes as they are in the example."""
         found: Iterable[Any] = value.shape if isinstance(value, torch.Tensor) else [value]
         return [
-            (multiple(s) or 0) * self.batch if isinstance(s, torch.SymInt) else s
+            size_at(self.symbols.size(s) or 0, self.example_sizes)
+            if isinstance(s, torch.SymInt)
+            else s
             for s in found
             if not isinstance(s, torch.SymFloat | torch.SymBool) and not runtime_number(s)
         ]
@@ -419,8 +533,8 @@ class _Concrete(torch.fx.Interpreter):
         return torch.empty(self.sizes(value), dtype=value.dtype, device=value.device)
 
 
-def _sizes_hold(program: ExportedProgram, batch: int) -> bool:
-    """Whether sizes with a free batch are those that the example's batch gives.
+def _sizes_hold(program: ExportedProgram, symbols: SizeSymbols, example: Sizes) -> bool:
+    """Whether sizes with some of them free are those that the example gives.
 
     PyTorch 2.13 loses the size of nll_loss and cross_entropy with reduction="none".
     """
@@ -428,7 +542,7 @@ def _sizes_hold(program: ExportedProgram, batch: int) -> bool:
 
     def holds() -> bool:
         with FakeTensorMode(shape_env=ShapeEnv()):
-            run = _Concrete(program, batch)
+            run = _Concrete(program, symbols, example)
             run.run(*(run.example(n.meta["val"]) for n in places), enable_io_processing=False)
         return run.holds
 
@@ -467,8 +581,14 @@ def _is_constant(stride: int | torch.SymInt) -> bool:
     return bool(bounds.lower == bounds.upper)
 
 
-def _linear_in_batch(program: ExportedProgram) -> bool:
-    """Whether every size, and every number of elements, is fixed or a multiple of one symbol."""
+def _are_products(program: ExportedProgram, symbols: SizeSymbols, most: int) -> bool:
+    """Whether every size, and every number of elements, is fixed or a multiple of free sizes.
+    most: of how many; 0: any."""
+
+    def is_product(number: torch.SymInt) -> bool:
+        size = symbols.size(number)
+        return size is not None and (not most or size.degree <= most)
+
     for n in program.graph.nodes:
         values = pytree.tree_leaves(n.meta.get("val"))
         for value in values:
@@ -477,7 +597,7 @@ def _linear_in_batch(program: ExportedProgram) -> bool:
             sizes = [*value.shape, *strides, value.numel()] if tensor else [value]
             if not tensor and runtime_number(value):
                 continue
-            if any(multiple(s) is None for s in sizes if isinstance(s, torch.SymInt)):
+            if not all(is_product(s) for s in sizes if isinstance(s, torch.SymInt)):
                 return False
             if isinstance(value, torch.SymBool | torch.SymFloat):
                 return False

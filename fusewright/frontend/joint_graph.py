@@ -307,7 +307,7 @@ class _Joint:
         shown = self._shown(program, keys)
         shown = _of_results(shown, range(len(self.changed), len(returned)))
         shown = replace(shown, settings=self.given.settings)
-        exported = Exported(program, None, (), _tuple(len(rest)))
+        exported = Exported(program, (), (), _tuple(len(rest)))
         return captured_program(self.module, self.given.arguments, exported, shown)
 
     def _backwards(
@@ -325,7 +325,7 @@ class _Joint:
         for places in chosen:
             part = _copied(graph, places)
             _without_unread(part)
-            exported = Exported(TracedProgram(part), None, (), _tuple(len(places)))
+            exported = Exported(TracedProgram(part), (), (), _tuple(len(places)))
             one = captured_program(self.module, arguments, exported, _of_results(shown, places))
             yield BackwardGraph(one, tuple(of[k] for k in places))
 

@@ -13,7 +13,7 @@ import torch
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.data_scalars import Number
 from fusewright.ir.builder import TensorExpr
-from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, node, numel, size_at_batch
+from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, Sizes, node, numel, size_at
 from fusewright.ir.library_call import (
     FUNCTIONS,
     Arg,
@@ -133,35 +133,35 @@ def shape_argument(shape: Shape) -> ListArg:
     return ListArg(tuple(argument(size, []) for size in shape), is_tuple=True)
 
 
-def call_flops(n: Node, batch: int | None) -> int:
+def call_flops(n: Node, at: Sizes) -> int:
     """`contraction_flops` of a step that stays PyTorch's, as it is written: a linear layer may be
     called as a product whose arguments come in another order. A lone operator is no call."""
     if n.called is None:
         return 0
     name = WRITTEN_MATMULS.get(n.call.function, n.call.name)
     tensors = [n.args[a.position].shape for a in n.call.args if isinstance(a, TensorRef)]
-    return contraction_flops(name, tensors, n.shape, batch)
+    return contraction_flops(name, tensors, n.shape, at)
 
 
-def contraction_flops(name: str, tensors: Sequence[Shape], result: Shape, batch: int | None) -> int:
+def contraction_flops(name: str, tensors: Sequence[Shape], result: Shape, at: Sizes) -> int:
     """Floating-point operations of matrix products and convolutions, 2 per multiply-add; else 0.
 
-    tensors: of the call's arguments. Attention is two products, masked or not.
+    tensors: of the call's arguments.  at: the free sizes. Attention is two products, masked or not.
     """
-    elements = size_at_batch(numel(result), batch)
+    elements = size_at(numel(result), at)
     if name in PLAIN_MATMULS:
-        return 2 * elements * size_at_batch(tensors[0][-1], batch) if tensors[0] else 0
+        return 2 * elements * size_at(tensors[0][-1], at) if tensors[0] else 0
     if name in ADDED_MATMULS:
-        return 2 * elements * size_at_batch(tensors[1][-1], batch)
+        return 2 * elements * size_at(tensors[1][-1], at)
     if name == FUSED_ATTENTION and len(tensors) > 2:
         sizes = numel(result[:-1]), tensors[1][-2], tensors[0][-1], result[-1]
-        rows, keys, depth, columns = (size_at_batch(size, batch) for size in sizes)
+        rows, keys, depth, columns = (size_at(size, at) for size in sizes)
         return 2 * rows * keys * (depth + columns)
     if "conv_transpose" in name:
-        pixels = size_at_batch(numel(tensors[0]), batch)
-        return 2 * pixels * size_at_batch(numel(tensors[1][1:]), batch)
+        pixels = size_at(numel(tensors[0]), at)
+        return 2 * pixels * size_at(numel(tensors[1][1:]), at)
     if "conv" in name and len(tensors) > 1:
-        return 2 * elements * size_at_batch(numel(tensors[1][1:]), batch)
+        return 2 * elements * size_at(numel(tensors[1][1:]), at)
     return 0
 
 
@@ -185,7 +185,7 @@ def argument(value: Any, tensors: list[Node]) -> Arg:
             tensors.append(value.node)
         return TensorRef(next(i for i, t in enumerate(tensors) if t is value.node))
     if isinstance(value, BatchSize):
-        return SizeRef(value.multiple)
+        return SizeRef(value.multiple, value.names)
     if isinstance(value, torch.device):
         return DeviceRef()
     if isinstance(value, torch.dtype):

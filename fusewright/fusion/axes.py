@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from fusewright.ir.graph import (
     Attribute,
-    BatchSize,
     Node,
     Shape,
     Size,
     base,
+    quotient,
     size_text,
     times,
     toposort,
@@ -169,11 +169,11 @@ class _AxisSolver:
                 self.parts[max(x, y)] = (min(x, y),)
                 a, b = list(self._resolve(a)), list(self._resolve(b))
                 continue
-            if _divides(self.sizes[y], self.sizes[x]):
-                a = [*self._split(x, y), *a]
+            if (rest := quotient(self.sizes[x], self.sizes[y])) is not None:
+                a = [*self._split(x, y, rest), *a]
                 b = [y, *b]
-            elif _divides(self.sizes[x], self.sizes[y]):
-                b = [*self._split(y, x), *b]
+            elif (rest := quotient(self.sizes[y], self.sizes[x])) is not None:
+                b = [*self._split(y, x, rest), *b]
                 a = [x, *a]
             else:
                 both = " and ".join(size_text(self.sizes[axis]) for axis in (x, y))
@@ -182,11 +182,9 @@ class _AxisSolver:
         if a or b:
             raise Incompatible("different numbers of elements")
 
-    def _split(self, axis: int, outer: int) -> tuple[int, ...]:
-        """Write `axis` as (an axis of the size of `outer`, the rest)."""
-        head = self._fresh(self.sizes[outer])
-        rest = self._fresh(_quotient(self.sizes[axis], self.sizes[outer]))
-        self.parts[axis] = (*head, *rest)
+    def _split(self, axis: int, outer: int, rest: Size) -> tuple[int, ...]:
+        """Write `axis` as (an axis of the size of `outer`, one of the size `rest`)."""
+        self.parts[axis] = (*self._fresh(self.sizes[outer]), *self._fresh(rest))
         return self.parts[axis]
 
     # -- arguments
@@ -309,23 +307,6 @@ def _dims(m: Node) -> tuple[int, ...]:
     return wanted  # type: ignore[return-value]
 
 
-def _divides(a: Size, b: Size) -> bool:
-    """Whether b = a * an integer, exactly and for every batch size."""
-    if isinstance(b, BatchSize):
-        divisor = a.multiple if isinstance(a, BatchSize) else a
-        return b.multiple % divisor == 0
-    return not isinstance(a, BatchSize) and b % a == 0
-
-
-def _quotient(b: Size, a: Size) -> Size:
-    if isinstance(b, BatchSize):
-        if isinstance(a, BatchSize):
-            return b.multiple // a.multiple
-        return replace(b, multiple=b.multiple // a)
-    assert isinstance(a, int)
-    return b // a
-
-
 def axis_strides(dims: Dims, steps: Sequence[Size], sizes: Mapping[int, Size]) -> Strides:
     """The stride of each axis in a tensor with strides `steps`."""
     result: Strides = {}
@@ -417,6 +398,4 @@ def _joins(walk: Strides, outer: int, inner: int, sizes: Mapping[int, Size]) -> 
     a, b = walk.get(outer, 0), walk.get(inner, 0)
     if a == 0 or b == 0:
         return a == b
-    if isinstance(b, BatchSize) and isinstance(sizes[inner], BatchSize):
-        return False
     return a == times(b, sizes[inner])

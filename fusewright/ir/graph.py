@@ -1,6 +1,6 @@
 """Immutable, interned tensor nodes: equal means identical.
 
-    Size  = int | BatchSize(multiple)            a run-time size is a multiple of the one free size
+    Size  = int | BatchSize(multiple, names)     a run-time size is a multiple of free sizes
     Node  = Node(op, args, attributes, shape, dtype, order)
     Graph = Graph(inputs, outputs, updates, …)   in the order in which the model computes
 
@@ -10,8 +10,10 @@ lists the dimensions from the outermost to the innermost in memory; () means row
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from math import prod
 
 import torch
 
@@ -22,8 +24,8 @@ from fusewright.ir.library_call import (
     ListArg,
     MethodView,
     Scalar,
-    batch_text,
     clone_call,
+    product_text,
 )
 from fusewright.ir.operators import OPS, Operator
 from fusewright.ir.origin import Origin
@@ -35,18 +37,24 @@ BATCH, LENGTH = "batch", "length"  # what the free size is called: a leading one
 
 @dataclass(frozen=True)
 class BatchSize:
-    """A size known only at run time: `multiple` times the free size, which is called `name` in
-    emitted text: `batch` where it is the leading one."""
+    """A size known only at run time: `multiple` times the free sizes of these names, which are
+    sorted, each as often as it is a factor: of [batch, length, length], batch * length * length."""
 
     multiple: int
-    name: str = BATCH
+    names: tuple[str, ...] = (BATCH,)
+
+    @property
+    def degree(self) -> int:
+        """How many free sizes it is a product of."""
+        return len(self.names)
 
 
 @dataclass(frozen=True)
 class FreeSize:
-    """The size that a graph leaves open. example: as it was captured.  least: the smallest at which
-    the graph is proved to be what eager runs.  name: as `BatchSize` has it.  most: the largest that
-    the model takes, where it has one (a table of positions)."""
+    """A size that a graph leaves open. example: as it was captured.  least: the smallest at which
+    the graph is proved to be what eager runs.  name: what emitted text calls it, `batch` where it
+    is the leading one.  most: the largest that the model takes, where it has one (a table of
+    positions)."""
 
     example: int
     least: int = 2
@@ -66,17 +74,36 @@ class FreeSize:
 
 Size = int | BatchSize
 Shape = tuple[Size, ...]
+Sizes = Mapping[str, int]  # of the free sizes, by name
+FixedSizes = tuple[tuple[str, int], ...]  # the same, of some or all of them
+NOTHING_FREE: Sizes = {}
+
+
+def size_of(multiple: int, names: Iterable[str]) -> Size:
+    """So many times the product of these free sizes."""
+    some = tuple(sorted(names))
+    return BatchSize(multiple, some) if multiple and some else multiple
+
+
+def parts_of(size: Size) -> tuple[int, tuple[str, ...]]:
+    """A size as its number and the names of the free sizes that it is a multiple of."""
+    return (size.multiple, size.names) if isinstance(size, BatchSize) else (size, ())
 
 
 def times(a: Size, b: Size) -> Size:
-    """Product of two sizes; raises InternalError for batch times batch."""
-    if isinstance(a, BatchSize) and isinstance(b, BatchSize):
-        raise InternalError("A size is quadratic in the batch size; capture must have refused it.")
-    if isinstance(a, BatchSize):
-        return replace(a, multiple=a.multiple * b) if isinstance(b, int) and b else 0
-    if isinstance(b, BatchSize):
-        return times(b, a)
-    return a * b
+    """Product of two sizes."""
+    (number, names), (other, more) = parts_of(a), parts_of(b)
+    return size_of(number * other, (*names, *more))
+
+
+def quotient(a: Size, b: Size) -> Size | None:
+    """a / b, if that is a size for all values of the free ones."""
+    (number, names), (other, some) = parts_of(a), parts_of(b)
+    rest = Counter(names)
+    rest.subtract(some)
+    if other == 0 or number % other or min(rest.values(), default=0) < 0:
+        return None
+    return size_of(number // other, rest.elements())
 
 
 def numel(shape: Iterable[Size]) -> Size:
@@ -87,12 +114,22 @@ def numel(shape: Iterable[Size]) -> Size:
     return total
 
 
-def size_at_batch(size: Size, batch: int | None) -> int:
-    """The size as a number, for a batch size of `batch`; None where no size depends on one."""
-    if not isinstance(size, BatchSize):
-        return size
-    assert batch is not None, "sizes are fixed where there is no batch size"
-    return size.multiple * batch
+def size_at(size: Size, sizes: Sizes) -> int:
+    """The size as a number, for these values of the free ones."""
+    number, names = parts_of(size)
+    return number * prod(sizes[name] for name in names)
+
+
+def partly_at(size: Size, some: Sizes) -> Size:
+    """The size for these values of some of the free ones."""
+    number, names = parts_of(size)
+    known = prod(some[name] for name in names if name in some)
+    return size_of(number * known, (name for name in names if name not in some))
+
+
+def names_in(sizes: Iterable[Size]) -> tuple[str, ...]:
+    """The free sizes that these depend on, each once."""
+    return tuple(sorted({name for size in sizes for name in parts_of(size)[1]}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,22 +258,28 @@ class Graph:
 
     inputs: one leaf per tensor argument of `forward`.  outputs: what it returns, flat.
     updates: buffers and inputs that it changes.  effects: library nodes that must run, in this
-    order, even if nothing reads them (random numbers).  free: the batch size, or None if every size
-    is fixed.  origins: where nodes come from, in the order in which the model computes; no part of
-    what the graph is.
+    order, even if nothing reads them (random numbers).  free: the sizes that are not fixed.
+    origins: where nodes come from, in the order in which the model computes; no part of what the
+    graph is.
     """
 
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     updates: tuple[BufferUpdate, ...] = ()
     effects: tuple[Node, ...] = ()
-    free: FreeSize | None = None
+    free: tuple[FreeSize, ...] = ()
     origins: Mapping[Node, Origin] = field(default_factory=dict, compare=False, repr=False)
 
     @property
-    def batch(self) -> int | None:
-        """The captured batch size, or None if every size is fixed."""
-        return self.free.example if self.free else None
+    def example(self) -> Sizes:
+        """The free sizes as they were captured."""
+        return {size.name: size.example for size in self.free}
+
+    @property
+    def free_names(self) -> tuple[str, ...]:
+        """What kernels call the sizes that they are given; `batch`, which none reads, if every size
+        is fixed."""
+        return tuple(size.name for size in self.free) or (BATCH,)
 
     @property
     def roots(self) -> tuple[Node, ...]:
@@ -250,8 +293,8 @@ class Graph:
         return tuple(n for n in toposort(every) if n.row.kind == "leaf")
 
     def hint(self, size: Size) -> int:
-        """`size` at the captured batch size."""
-        return size_at_batch(size, self.batch)
+        """`size` as it was captured."""
+        return size_at(size, self.example)
 
 
 def base(n: Node) -> Node:
@@ -489,20 +532,15 @@ def shape_text(shape: Sequence[Size]) -> str:
     return f"[{', '.join(map(size_text, shape))}]"
 
 
-BATCH_SLOT = "{batch}"  # in a text that `format` gives the name of the batch size
+def size_text(size: Size, variables: Mapping[str, str] | None = None) -> str:
+    """A size as an expression of Python, C++ and English. variables: of the free sizes; without
+    one, it has its own name."""
+    return product_text(*parts_of(size), variables or {})
 
 
-def size_text(size: Size, batch: str = "") -> str:
-    """A size as an expression of Python, C++ and English. batch: the variable of the free size; "":
-    it has its own name."""
-    if isinstance(size, int):
-        return str(size)
-    return batch_text(size.multiple, batch or size.name)
-
-
-def free_name(sizes: Iterable[Size]) -> str:
-    """What the free size among these is called; `batch` where there is none."""
-    return next((s.name for s in sizes if isinstance(s, BatchSize)), BATCH)
+def slots_text(size: Size) -> str:
+    """The same with slots (`{batch}`), to which `format` gives the variables of the free sizes."""
+    return size_text(size, {name: f"{{{name}}}" for name in names_in([size])})
 
 
 def show(graph: Graph) -> str:

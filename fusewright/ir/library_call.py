@@ -56,9 +56,11 @@ CALLED_VIEWS = frozenset(
 )
 
 
-def batch_text(multiple: int, batch: str = "batch") -> str:
-    """So many times the batch size, as an expression of Python, C++ and English."""
-    return batch if multiple == 1 else f"{batch} * {multiple}"
+def product_text(multiple: int, names: Sequence[str], variables: Mapping[str, str]) -> str:
+    """So many times these free sizes, as an expression of Python, C++ and English. variables: what
+    they are called there, where that is not their name."""
+    factors = [variables.get(name, name) for name in names]
+    return " * ".join([*factors, str(multiple)] if multiple != 1 or not factors else factors)
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -98,9 +100,10 @@ class Scalar:
 
 @dataclass(frozen=True)
 class SizeRef:
-    """A size that only the running model knows: `multiple` times its batch size."""
+    """A size that only the running model knows: `multiple` times the free sizes of these names."""
 
     multiple: int
+    names: tuple[str, ...] = ("batch",)
 
 
 @dataclass(frozen=True)
@@ -142,11 +145,11 @@ Arg = TensorRef | Scalar | SizeRef | DtypeRef | DeviceRef | LayoutRef | ListArg 
 
 
 class Words(NamedTuple):
-    """How tensors, the device and the batch size are called where a call is written."""
+    """How tensors, the device and the free sizes are called where a call is written."""
 
     tensors: Sequence[str]
     device: str
-    batch: str
+    sizes: Mapping[str, str]
 
 
 def arg_text(arg: Arg, words: Words) -> str:
@@ -158,8 +161,8 @@ def arg_text(arg: Arg, words: Words) -> str:
             return f"float('{number}')"
         case Scalar(value) | DtypeRef(value) | LayoutRef(value):
             return repr(value)
-        case SizeRef(multiple):
-            return batch_text(multiple, words.batch)
+        case SizeRef(multiple, names):
+            return product_text(multiple, names, words.sizes)
         case DeviceRef():
             return words.device
         case ListArg(items, is_tuple):
@@ -268,9 +271,10 @@ class LibraryCall:
         """The name as people read it."""
         return self.name.removeprefix("aten.")
 
-    def render(self, tensors: Sequence[str], device: str, batch: str) -> str:
-        """The call as Python text. tensors: those of the node's arguments."""
-        words = Words(tensors, device, batch)
+    def render(self, tensors: Sequence[str], device: str, sizes: Mapping[str, str]) -> str:
+        """The call as Python text. tensors: those of the node's arguments.  sizes: the variables of
+        the free sizes, where they are not called by their names."""
+        words = Words(tensors, device, sizes)
         given = [arg_text(arg, words) for arg in self.args]
         given += [f"{name}={arg_text(arg, words)}" for name, arg in self.kwargs]
         given += [f"out={self.out.text(words)}"] if self.out else []
@@ -280,7 +284,7 @@ class LibraryCall:
         """The arguments as values, lists and tuples as lists. tensors: the values of the tensors.
 
         None where a value is missing: for a type, a layout, a device, a view, or for what depends
-        on the batch size or on data; and for a call that writes to given memory or is seen through
+        on a free size or on data; and for a call that writes to given memory or is seen through
         views.
         """
         if self.out or self.result_views:
@@ -316,7 +320,7 @@ class LibraryCall:
     def __str__(self) -> str:
         """The call and what is known about it, for people; `{0}`, `{1}`, … are its tensors."""
         count = max((t.position for t in self._tensors()), default=-1) + 1
-        text = self.render([f"{{{k}}}" for k in range(count)], "{device}", "batch")
+        text = self.render([f"{{{k}}}" for k in range(count)], "{device}", {})
         facts = [self.name]
         facts += ["new memory"] * self.new_memory
         facts += [f"effect {self.effect}"] * (self.effect is not None)

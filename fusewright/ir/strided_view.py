@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from fusewright.ir.graph import Attribute, BatchSize, Node, Shape, Size, times
+from fusewright.ir.graph import Attribute, Node, Shape, Size, parts_of, quotient, size_of, times
 from fusewright.ir.specs import ViewFill, spec_of
 
 MANY = 1 << 40  # more rows and columns than a tensor has
@@ -142,16 +142,18 @@ def _reshaped(form: AffineIndex, old: Shape, new: Shape) -> AffineIndex | None:
 
 
 def _precedes(a: Size, b: Size) -> bool:
-    """Whether a is the smaller size; one that depends on the batch is the larger one."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a < b
-    return isinstance(a, int) or (isinstance(b, BatchSize) and a.multiple < b.multiple)
+    """Whether a is the smaller size, as far as they can be compared; one that depends on more of
+    the free sizes is the larger one."""
+    (number, names), (other, more) = parts_of(a), parts_of(b)
+    if names == more:
+        return number < other
+    return quotient(size_of(1, more), size_of(1, names)) is not None
 
 
 def _shifted(
     form: AffineIndex, starts: dict[int, int], factors: dict[int, int]
 ) -> AffineIndex | None:
-    """From `starts` on, in steps of `factors`; None if the offset mixes numbers and the batch."""
+    """From `starts` on, in steps of `factors`; None if the offset mixes numbers and free sizes."""
     offset: Size | None = form.offset
     for d, start in starts.items():
         offset = None if offset is None else _sum(offset, times(form.strides[d], start))
@@ -219,9 +221,8 @@ def as_ints(values: Any) -> Any:
 
 
 def _sum(a: Size, b: Size) -> Size | None:
-    """None if one of them depends on the batch size and the other one does not."""
-    if isinstance(a, BatchSize) and isinstance(b, BatchSize):
-        return replace(a, multiple=a.multiple + b.multiple)
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
+    """None if they are no multiples of the same free sizes."""
+    (number, names), (other, more) = parts_of(a), parts_of(b)
+    if names == more:
+        return size_of(number + other, names)
     return a if b == 0 else b if a == 0 else None

@@ -27,12 +27,13 @@ from fusewright.fusion.planner import Kernel
 from fusewright.ir.graph import (
     BATCH,
     Attribute,
-    BatchSize,
+    FixedSizes,
     Graph,
     Node,
     Size,
     numel,
-    size_at_batch,
+    partly_at,
+    parts_of,
     size_text,
     times,
 )
@@ -81,7 +82,7 @@ class Nest:
     coordinates: declarations of r0, r1, … that the addresses use.  rows, outer, columns: sizes.
     reads: by (member id, argument).  writes: by member id.  axes: sizes of the axes of the rows.
     down: what windows have in common along outer.  heads: where they lie, at each of their places
-    along the columns.  free: what the free size is called.
+    along the columns.  free: what the free sizes are called.
     """
 
     kernel: Kernel
@@ -94,7 +95,7 @@ class Nest:
     axes: tuple[Size, ...] = ()
     down: SlidingWindow | None = None
     heads: tuple[tuple[AffineAccess, ...], ...] = ()
-    free: str = BATCH
+    free: tuple[str, ...] = (BATCH,)
 
     @property
     def beside(self) -> Size:
@@ -142,7 +143,7 @@ def nest(kernel: Kernel, graph: Graph, down: SlidingWindow | None = None) -> Nes
         tuple(axis.size for axis in merged[0]),
         down,
         _heads(down, build.access) if down else (),
-        graph.free.name if graph.free else BATCH,
+        graph.free_names,
     )
 
 
@@ -177,7 +178,7 @@ def _order(
     place: dict[int, tuple[int, int]] = {}
     for rank, walk in enumerate(ranked):
         for axis, step in walk.strides.items():
-            place.setdefault(axis, (rank, -abs(size_at_batch(step, graph.batch))))
+            place.setdefault(axis, (rank, -abs(graph.hint(step))))
     return sorted(axes, key=lambda a: place.get(a, (len(ranked), a)))
 
 
@@ -293,12 +294,6 @@ class _AddressPrinter:
         step = steps[-1]
         expected: Size = step
         for axis, previous in zip(reversed(self.rows[1:]), reversed(steps[:-1]), strict=True):
-            if (
-                expected != 0
-                and isinstance(expected, BatchSize)
-                and isinstance(axis.size, BatchSize)
-            ):
-                return None
             expected = times(expected, axis.size) if expected != 0 else 0
             if previous != expected:
                 return None
@@ -310,7 +305,7 @@ class _AddressPrinter:
 
 
 def _divisor(sizes: Sequence[Size]) -> int:
-    return gcd(*(s.multiple if isinstance(s, BatchSize) else s for s in sizes))
+    return gcd(*(parts_of(size)[0] for size in sizes))
 
 
 def mixed_radix(name: str, sizes: list[Size]) -> list[str]:
@@ -343,10 +338,7 @@ def summed(terms: list[str]) -> str:
     return " + ".join(terms) if terms else "0"
 
 
-def at_batch(nest: Nest, batch: int) -> Nest:
-    """Rows as long as they are at this batch size, unless it is 0."""
-    if not batch:
-        return nest
-    return replace(
-        nest, outer=size_at_batch(nest.outer, batch), columns=size_at_batch(nest.columns, batch)
-    )
+def with_fixed(nest: Nest, sizes: FixedSizes) -> Nest:
+    """Rows as long as they are at these values of free sizes."""
+    known = dict(sizes)
+    return replace(nest, outer=partly_at(nest.outer, known), columns=partly_at(nest.columns, known))

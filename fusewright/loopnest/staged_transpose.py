@@ -6,11 +6,13 @@ others along the columns (`run_map_staged` in devicelib/cuda/launch.cuh).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd
+from itertools import product
+from math import gcd, prod
 
 from fusewright.frontend.lowering.call import LEAST_BESIDE
-from fusewright.ir.graph import Graph, Size, numel, size_at_batch
+from fusewright.ir.graph import FixedSizes, Graph, Size, numel, size_at
 from fusewright.loopnest.nest import AffineAccess, Nest
 
 LEAST_SIDE, LEAST_STAGED = 32, 4  # half of a tile; elements of a vector
@@ -63,22 +65,33 @@ def staged_reads(nest: Nest) -> tuple[AffineAccess, ...]:
     return found.reads if found else ()
 
 
-def staged_vector(nest: Nest, graph: Graph) -> tuple[int, int]:
-    """Elements of a vector on both sides, and a number that the batch size has to be a multiple of
-    for that; (0, 0) where that does not work, or not pay."""
+def staged_vector(nest: Nest, graph: Graph) -> tuple[int, FixedSizes]:
+    """Elements of a vector on both sides, and numbers that free sizes have to be multiples of for
+    that; none where that does not work, or not pay."""
     found = staged_transpose(nest)
     if not found or min(graph.hint(found.side), graph.hint(nest.columns)) < LEAST_SIDE:
-        return 0, 0
-    batches = [k for k in (1, 2, 4, 8, 16) if graph.batch is None or graph.batch % k == 0]
-    widest = {k: _width(nest, found, k) for k in reversed(batches)}
+        return 0, ()
+    widest = {some: _width(nest, found, some) for some in _multiples(graph)}
     vector = max(widest.values())
-    fewest = min(k for k, width in widest.items() if width == vector)
-    return (vector, fewest) if vector >= LEAST_STAGED else (0, 0)
+    able = [some for some, width in widest.items() if width == vector]
+    fewest = min(able, key=lambda some: prod(k for _, k in some))
+    asked = tuple((name, k) for name, k in fewest if k > 1)
+    return (vector, asked) if vector >= LEAST_STAGED else (0, ())
 
 
-def _width(nest: Nest, found: StagedTranspose, batch: int) -> int:
-    """The widest vector of at most 16 bytes at batch sizes that are multiples of `batch`."""
-    width = gcd(16, *(size_at_batch(size, batch) for size in (nest.columns, found.side)))
+def _multiples(graph: Graph) -> Iterator[FixedSizes]:
+    """Powers of two that the free sizes of the example are multiples of."""
+    powers = [
+        [(name, k) for k in (1, 2, 4, 8, 16) if size % k == 0]
+        for name, size in graph.example.items()
+    ]
+    yield from product(*powers)
+
+
+def _width(nest: Nest, found: StagedTranspose, multiples: FixedSizes) -> int:
+    """The widest vector of at most 16 bytes where free sizes are multiples of these."""
+    sizes_at = dict(multiples)
+    width = gcd(16, *(size_at(size, sizes_at) for size in (nest.columns, found.side)))
     for access in (a for a in (*nest.reads.values(), *nest.writes.values()) if a.varies):
         width = min(width, 16 // access.leaf.dtype.itemsize)
         sizes = [access.offset, *access.rows]
@@ -87,5 +100,5 @@ def _width(nest: Nest, found: StagedTranspose, batch: int) -> int:
         if access.limits or access.gather:
             width = gcd(width, access.alignment)
         else:
-            width = gcd(width, *(size_at_batch(size, batch) for size in sizes))
+            width = gcd(width, *(size_at(size, sizes_at) for size in sizes))
     return width

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
-from fusewright.ir.graph import BatchSize, Node, Size, numel, times
+from fusewright.ir.graph import Node, Size, numel, parts_of, times
 from fusewright.loopnest.nest import AffineAccess, Nest
 
 ACCESS_BYTES = 16  # of the widest one
@@ -65,6 +65,6 @@ def power_of_two(sizes: Sequence[Size]) -> int:
     """A power of two, at most 16, that divides every size."""
     factor = ACCESS_BYTES
     for size in sizes:
-        number = size.multiple if isinstance(size, BatchSize) else size
+        number, _ = parts_of(size)
         factor = gcd(factor, number) if number else factor
     return factor

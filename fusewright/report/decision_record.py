@@ -193,7 +193,7 @@ def _report(
         given = results[id(n)]
         moved = sum(nbytes(a, graph) for a in (*n.args, *given))
         name = n.short_name
-        flops = call_flops(n, graph.batch) or elements(given[0], graph)
+        flops = call_flops(n, graph.example) or elements(given[0], graph)
         return StepReport(name, "library", (name,), moved, flops)
     moved = sum(nbytes(n, graph) for n in (*step.leaves, *step.outputs, *step.counters))
     flops = sum(m.row.cost * _domain(m, graph) for m in step.members)
@@ -309,7 +309,7 @@ def _rewritten(kind: str, used_rules: Sequence[str]) -> list[str]:
 
 
 def _facts(captured: Captured) -> list[str]:
-    facts = [_free_size(captured)]
+    facts = _free_sizes(captured)
     for r in captured.replaced:
         facts.append(f"{r.place} is replaced by each call: read first, and assigned at the end")
     if is_degenerate(captured.graph):
@@ -317,14 +317,19 @@ def _facts(captured: Captured) -> list[str]:
     return facts
 
 
-def _free_size(captured: Captured) -> str:
-    """Which size is free; why not, if somebody has asked for it."""
-    free, asked = captured.graph.free, captured.asked
-    if asked is None or not asked.text:
-        return f"the batch size is {f'free ({free.bounds})' if free else 'fixed'}"
-    if free is None:
-        return f"{asked.text} is fixed: {captured.fixed}"
-    return f"{asked.text} is free, as `{free.name}` ({free.bounds}); other sizes are fixed"
+def _free_sizes(captured: Captured) -> list[str]:
+    """Which sizes are free; why others are not that somebody has asked for."""
+    asked, free = captured.asked, {size.name: size for size in captured.graph.free}
+    if not any(size.text for size in asked):
+        bounds = [size.bounds for size in free.values()]
+        return [f"the batch size is {f'free ({bounds[0]})' if bounds else 'fixed'}"]
+    found = [
+        f"{size.text} is free, as `{size.name}` ({free[size.name].bounds})"
+        if size.name in free
+        else f"{size.text} is fixed: {captured.fixed.get(size, '')}"
+        for size in asked
+    ]
+    return [*found[:-1], found[-1] + "; other sizes are fixed" * bool(free)]
 
 
 def is_degenerate(graph: Graph) -> bool:

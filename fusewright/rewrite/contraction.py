@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fusewright.ir.builder import TensorExpr, copy, expand, permute, reshape
-from fusewright.ir.graph import BatchSize, Node, Shape, Size, numel, times
+from fusewright.ir.graph import Node, Shape, Size, numel, times
 from fusewright.ir.strided_view import strides
 from fusewright.rewrite.einsum import einsum, tensordot
 
@@ -139,6 +139,5 @@ def _evenly(shape: Shape, steps: tuple[Size, ...]) -> Size | None:
         if found is not None and step != expected:
             return None
         found = step if found is None else found
-        both = isinstance(step, BatchSize) and isinstance(size, BatchSize)
-        expected = None if both else times(step, size)
+        expected = times(step, size)
     return 0 if found is None else found

@@ -237,10 +237,10 @@ def output_epsilon(outputs: Outputs) -> float:
 
 
 def about_inputs(inputs: Sequence[object], graph: Graph) -> list[str]:
-    """Types, sizes and strides of what a model is given, and the batch size."""
+    """Types, sizes and strides of what a model is given, and the free sizes."""
     _, tensors = taken(inputs)
     kinds = [f"{v.dtype} {tuple(v.shape)} {v.stride()}" for v in tensors]
-    return [str(graph.batch), *kinds]
+    return [str(dict(graph.example)), *kinds]
 
 
 def about_machine(target: Target) -> list[str]:

@@ -76,6 +76,22 @@ def test_a_size_that_is_asked_for() -> None:
 
 
 @pytest.mark.compiler
+@torch.no_grad()
+def test_several_sizes_that_are_asked_for() -> None:
+    module = Rows()
+    options = {"target": "cpu", "dynamic_shapes": {"x": (0, 1)}}
+    fused = fusewright.optimize(module, torch.randn(3, 6, 8), options=options)
+    for batch, length in ((1, 1), (1, 9), (7, 1), (5, 4)):
+        x = torch.randn(batch, length, 8)
+        torch.testing.assert_close(fused(x), module(x))
+    status = type(fused).fusewright_status()  # type: ignore[attr-defined]
+    assert (status["kernels"], status["reference_forward"]) == (4, 0)
+    told = fused.fusewright.explain()  # type: ignore[union-attr, operator]
+    assert "x:0 is free, as `batch` (1 or more)" in told
+    assert "x:1 is free, as `length` (1 or more); other sizes are fixed" in told
+
+
+@pytest.mark.compiler
 def test_shares_tensors_and_is_of_the_class(pair: tuple[nn.Module, nn.Module]) -> None:
     block, fused = pair
     assert isinstance(fused, Block)

@@ -105,7 +105,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
         "optimize", "problem.py", "-o", "new.py", "--target", "sm_80", "--precision", "ieee",
         "--rules", "no-library, no-prepack", "--set", "batch_size=2", "--set", "names=('a', 'b')",
         "--no-timing", "--no-algebra", "--tune", "full", "--mode", "eval",
-        "--dynamic", "x:1", "--dynamic", "y : -2",
+        "--dynamic", "x:0,1", "--dynamic", "y : -2",
     )  # fmt: skip
     ((name, arguments, options),) = stages.calls
     assert code == 0
@@ -121,7 +121,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
         "rules": frozenset({"no-library", "no-prepack", "no-algebra"}),
         "overrides": {"batch_size": "2", "names": "('a', 'b')"},
         "mode": "eval",
-        "dynamic": {"x": (1,), "y": (-2,)},
+        "dynamic": {"x": (0, 1), "y": (-2,)},
         "force": False,
         "timing": False,
         "level": "full",

@@ -45,10 +45,11 @@ def test_a_batch_of_one_is_eagers(group: list[tuple[Case, ModuleType]]) -> None:
 def wrong(case: Case, module: ModuleType) -> list[str]:
     """What differs from eager at a batch of 1, or in the way to it."""
     graph = case.made.captured.graph
-    if graph.free is None:
+    if not graph.free:
         return []
-    if (graph.free.least == 2) != (case.name in TWO_OR_MORE):
-        return [f"the smallest batch size is {graph.free.least}"]
+    (free,) = graph.free
+    if (free.least == 2) != (case.name in TWO_OR_MORE):
+        return [f"the smallest batch size is {free.least}"]
     torch.manual_seed(0)
     ours = module.ModelNew(*case.problem.make_init_inputs())
     theirs = copy.deepcopy(case.model)
@@ -59,7 +60,7 @@ def wrong(case: Case, module: ModuleType) -> list[str]:
         return [] if type(said) is type(raised) else [f"{said!r} instead of {raised!r}"]
     with torch.no_grad():
         from_kernels = ready(copy.deepcopy(ours), copied(inputs))
-    if case.made.plan.kernels and from_kernels != (graph.free.least == 1):
+    if case.made.plan.kernels and from_kernels != (free.least == 1):
         return ["the guard lets it through"] if from_kernels else ["the guard refuses it"]
     return disagreements(ours, theirs, inputs)
 

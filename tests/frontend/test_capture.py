@@ -43,7 +43,7 @@ def captured(function: Callable[..., object], *inputs: object, **attributes: obj
 
 def test_the_leading_size_stays_free() -> None:
     graph = captured(lambda m, x: x.reshape(x.shape[0] * 2, 3) + x.shape[0]).graph
-    assert graph.batch == 4
+    assert graph.example == {"batch": 4}
     assert graph.outputs[0].shape == (BatchSize(2), 3)
 
 
@@ -61,12 +61,12 @@ def test_the_leading_size_stays_free() -> None:
 )
 def test_a_batch_that_cannot_be_free_is_fixed(function: Callable[..., object]) -> None:
     graph = captured(function).graph
-    assert graph.batch is None
+    assert graph.free == ()
     assert graph.inputs[0].shape == (4, 6)
 
 
 def test_a_batch_of_one_is_fixed() -> None:
-    assert captured(lambda m, x: x + 1, torch.randn(1, 6)).graph.batch is None
+    assert captured(lambda m, x: x + 1, torch.randn(1, 6)).graph.free == ()
 
 
 @pytest.mark.parametrize("loss", [F.cross_entropy, F.nll_loss])
@@ -74,7 +74,7 @@ def test_a_size_that_export_loses(loss: Callable[..., torch.Tensor]) -> None:
     """With a free batch, PyTorch 2.13 gives these no dimension; all sizes are fixed then."""
     inputs = torch.randn(6, 30), torch.randint(0, 30, (6,))
     found = captured(lambda _, x, y: loss(x, y, reduction="none"), *inputs)
-    assert found.graph.batch is None
+    assert found.graph.free == ()
     assert found.graph.outputs[0].shape == (6,)
 
 
@@ -268,7 +268,7 @@ def test_no_step_of_a_recurrent_layer_is_walked(
     assert all(getattr(decompositions, name) is walked for name in RECURRENT_LAYERS)
     (result,) = made.graph.outputs
     assert result.order == ((1, 0, 2) if layer.batch_first else ())
-    found = interpret(made.graph, [x], state_of(made, module), batch=len(x))
+    found = interpret(made.graph, [x], state_of(made, module), sizes={"batch": len(x)})
     torch.testing.assert_close(found[0], module(x))
 
 

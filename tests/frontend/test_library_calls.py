@@ -54,7 +54,7 @@ def text_of(n: Node) -> str:
 
 
 def rendered(call: LibraryCall) -> str:
-    return call.render(["{0}", "{1}", "{2}"], "{device}", "batch")
+    return call.render(["{0}", "{1}", "{2}"], "{device}", {})
 
 
 TEXTS = [
@@ -292,4 +292,4 @@ def test_new_memory_is_nobody_elses(name: str) -> None:
     ],
 )
 def test_operations_of_products(name: str, shapes: list[Shape], result: Shape, flops: int) -> None:
-    assert contraction_flops(name, shapes, result, 4) == flops
+    assert contraction_flops(name, shapes, result, {"batch": 4}) == flops

@@ -34,8 +34,7 @@ def test_a_batch_of_one_is_eagers(name: str, tmp_path: Path) -> None:
     machine, path = own_gpu(), ROOT / f"{name}.py"
     assert machine is not None, "there is a GPU"
     emitted = emit_file(path, tmp_path, machine.name)
-    free = emitted.made.captured.graph.free
-    assert free is not None
+    (free,) = emitted.made.captured.graph.free
     assert free.least == 1
     problem = load_problem(path)
     torch.manual_seed(0)

@@ -16,11 +16,16 @@ from fusewright.ir.graph import (
     base,
     broadcast,
     check,
+    names_in,
     node,
     numel,
+    partly_at,
+    quotient,
     rebuild,
     show,
-    size_at_batch,
+    size_at,
+    size_text,
+    slots_text,
     times,
     toposort,
 )
@@ -90,9 +95,26 @@ def test_sizes_with_a_batch() -> None:
     assert times(BatchSize(2), 3) == BatchSize(6)
     assert times(BatchSize(2), 0) == 0
     assert numel((BatchSize(2), 3, 4)) == BatchSize(24)
-    assert size_at_batch(BatchSize(3), 5) == 15
-    with pytest.raises(InternalError, match="quadratic"):
-        times(BatchSize(1), BatchSize(1))
+    assert size_at(BatchSize(3), {"batch": 5}) == 15
+
+
+def test_sizes_that_are_products_of_free_ones() -> None:
+    batch, length = BatchSize(2), BatchSize(3, ("length",))
+    both = times(length, batch)
+    assert both == BatchSize(6, ("batch", "length")) == times(batch, length)
+    assert times(both, length) == BatchSize(18, ("batch", "length", "length"))
+    assert quotient(both, length) == batch
+    assert quotient(both, both) == 1
+    assert quotient(length, batch) is None
+    assert quotient(batch, 4) is None
+    assert quotient(times(length, length), length) == length
+    assert size_at(both, {"batch": 5, "length": 7}) == 210
+    assert partly_at(both, {"length": 7}) == BatchSize(42)
+    assert partly_at(both, {"batch": 5, "length": 7}) == 210
+    assert names_in([4, both, length]) == ("batch", "length")
+    assert size_text(both) == "batch * length * 6"
+    assert size_text(both, {"batch": "rows"}) == "rows * length * 6"
+    assert slots_text(BatchSize(1, ("length", "length"))) == "{length} * {length}"
 
 
 def test_broadcast() -> None:
@@ -185,4 +207,4 @@ def test_interpret_in_another_precision() -> None:
     ],
 )  # fmt: skip
 def test_attributes_as_python_text(value: object, text: str) -> None:
-    assert python_text(value, 4) == text
+    assert python_text(value, lambda size: str(size_at(size, {"batch": 4}))) == text

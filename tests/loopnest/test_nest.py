@@ -13,7 +13,7 @@ from fusewright.common.problem_file import load_problem
 from fusewright.frontend.capture import capture
 from fusewright.fusion.axes import LoopAxes, axis_strides
 from fusewright.fusion.planner import Plan, plan
-from fusewright.ir.graph import Graph, Node, numel, size_at_batch, size_text
+from fusewright.ir.graph import Graph, Node, numel, size_at, size_text
 from fusewright.ir.strided_view import strides
 from fusewright.kernels.registry import ANCHORS
 from fusewright.loopnest.nest import AffineAccess, Nest, nest
@@ -73,7 +73,7 @@ def offsets(access: AffineAccess, layout: Nest, graph: Graph) -> list[int]:
     where = compile(f"({access.base}) + {inner}".replace("/", "//"), "address", "eval")
     found = []
     for row, o, i in itertools.product(*map(range, sizes)):
-        scope = {"row": row, "o": o, "i": i, "batch": graph.batch}
+        scope = {"row": row, "o": o, "i": i, **graph.example}
         exec(code, scope)
         found.append(eval(where, scope))
     return found
@@ -105,4 +105,4 @@ def test_addresses_are_plain_text() -> None:
     layout = nest(made.kernels[-1], made.graph)
     for access in [*layout.reads.values(), *layout.writes.values()]:
         assert re.fullmatch(r"[a-z0-9 *+/%()]*", access.base)
-        assert size_at_batch(access.columns, made.graph.batch) in (0, 1)
+        assert size_at(access.columns, made.graph.example) in (0, 1)

@@ -140,7 +140,7 @@ def test_what_is_turned_is_not_written_in_place() -> None:
         made = make(Across(row, (64, 64)), [tensor((64, 64))], TARGETS["sm_90a"])
         ((body, _, strategy),) = numbered(made).kernels
         assert isinstance(strategy, StagedMap)
-        assert (strategy.batch_multiple, len(body.in_place)) == (1, places)
+        assert (strategy.multiples, len(body.in_place)) == ((), places)
         assert "staged<0>(in0, row, 64)" in body.text or not places
 
 

@@ -77,7 +77,7 @@ def test_both_sides() -> None:
     assert len(left) == sum(CASES.values())
     assert made.used.count("diagonal") == len(CASES) - len(left) - 1  # two products are one
     for given in inputs:
-        every = interpret(made.captured.graph, given, {}, batch=made.captured.graph.batch)
+        every = interpret(made.captured.graph, given, {}, sizes=made.captured.graph.example)
         for text, found, wanted in zip(CASES, every, eager(*given), strict=True):
             assert same(found, wanted), text
 

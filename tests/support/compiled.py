@@ -26,7 +26,7 @@ from fusewright.compiler import pipeline
 from fusewright.compiler.compilation import NO_RULES, make
 from fusewright.compiler.pipeline import emitted_text
 from fusewright.emit.runtime import CPP_FLAGS
-from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_size
+from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_sizes
 from fusewright.frontend.example_arguments import Example
 from fusewright.targets.target import TARGETS
 from tests.support.emitting import compiled_text
@@ -59,7 +59,7 @@ def prepare(
     problem = load_problem(path)
     torch.manual_seed(seed)
     model, inputs = problem.make_model(), problem.make_inputs()
-    made = make(model, inputs, TARGETS[target], asked=asked_size(model, inputs, dynamic))
+    made = make(model, inputs, TARGETS[target], asked=asked_sizes(model, inputs, dynamic))
     text = emitted_text(made, model, problem)
     return Case(problem, model, inputs, made, text)
 
@@ -123,7 +123,10 @@ def _imported(case: Case, folder: Path, library: ctypes.CDLL, prefix: str) -> Mo
     module = imported(path)
     for kernel, pointers in getattr(module, "_FUSEWRIGHT_KERNELS", {}).items():
         function = getattr(library, f"{prefix}run_{kernel}")
-        function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_long] * 2
+        taken = re.search(rf'^extern "C" void run_{kernel}\((.*)\) {{$', case.text, re.M)
+        assert taken is not None, f"{kernel} has no entry"
+        numbers = taken[1].count("long ")  # the free sizes, and the number of threads
+        function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_long] * numbers
         function.restype = None
         module._FUSEWRIGHT_FUNCTIONS[kernel] = function
     return module

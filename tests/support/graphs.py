@@ -11,7 +11,7 @@ from torch import nn
 from fusewright.common.call_arguments import like
 from fusewright.common.containers import rebuilt, taken
 from fusewright.frontend.capture import Captured, capture, state_of
-from fusewright.ir.graph import Graph, check, size_at_batch
+from fusewright.ir.graph import Graph, check, size_at
 from fusewright.ir.interpreter import interpret
 from fusewright.rewrite.simplify import rewrite
 
@@ -46,6 +46,6 @@ def with_batch(inputs: Sequence[object], graph: Graph, batch: int) -> list[objec
     cut = []
     for t, leaf in zip(tensors, graph.inputs, strict=True):
         for d, size in enumerate(leaf.shape):
-            t = t.narrow(d, 0, size_at_batch(size, batch))
+            t = t.narrow(d, 0, size_at(size, dict.fromkeys(graph.example, batch)))
         cut.append(t.clone())
     return like(inputs, rebuilt(trees, cut))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -29,9 +30,12 @@ from fusewright.judge.evidence.pytree import mapped, tensors
 SPECIAL_TARGETS = 3  # inf and nan are put into the first few float inputs, one at a time
 LARGE = 4_097
 GRID_LIMIT = 65_537  # one more than a CUDA grid may have in y and z
-ONE_ROW = "shape-dim0-1"  # who takes any batch size takes this one, at which eager's rules change
+# Who takes any batch size takes one row, at which eager's rules change; who takes any first and
+# second size takes both of them as 1, and both others than they were.
+ALWAYS = ("shape-dim0-1", "shape-sizes01-1", "shape-sizes01-drawn")
 GROWN_BYTES = 64 << 20  # the very long shapes are tried only where they stay this small
 MAX_DIMS = 4  # dimensions that the shape family varies
+TOGETHER = 3  # of the sizes of the inputs, those of which two are varied together
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def matrix(inputs: Sequence[object], *, seed: int) -> tuple[Case, ...]:
     given = list(tensors(inputs))
     rows = [row for row in (*VALUES, *STRIDES) if any(row.fits(t) for t in given)]
     cases = [_case(inputs, seed, row) for row in rows]
-    return (*cases, *_special(inputs, seed), *_aliasing(inputs, seed), *_shapes(inputs, seed))
+    shapes = (*_shapes(inputs, seed), *_sizes_anywhere(inputs, seed))
+    return (*cases, *_special(inputs, seed), *_aliasing(inputs, seed), *shapes)
 
 
 def rows_of(inputs: Sequence[object]) -> int:
@@ -163,7 +168,34 @@ def _shapes(inputs: Sequence[object], seed: int) -> Iterator[Case]:
         old = sizes.most_common(1)[0][0]
         for label, new in _sizes(dim, old, given, _generator(inputs, seed, f"sizes-dim{dim}")):
             name = f"shape-dim{dim}-{label}"
-            yield Case(name, "shapes", False, True, _resized(inputs, seed, name, dim, old, new))
+            build = _resized(inputs, seed, name, {(dim, old): new})
+            yield Case(name, "shapes", False, True, build)
+
+
+def _sizes_anywhere(inputs: Sequence[object], seed: int) -> Iterator[Case]:
+    """A size that stands at several dimensions, as that of a mask with as many rows as columns, and
+    two sizes at once: `shape-size1-drawn`, `shape-sizes01-1`."""
+    places: dict[int, set[int]] = {}
+    for t in tensors(inputs):
+        for dim, size in enumerate(t.shape[:MAX_DIMS]):
+            if size > 1:
+                places.setdefault(size, set()).add(dim)
+    sizes = [*places][:TOGETHER]
+    several = [(k,) for k, size in enumerate(sizes) if len(places[size]) > 1]
+    for some in (*several, *combinations(range(len(sizes)), 2)):
+        number = "".join(map(str, some))
+        for label in ("1", "drawn"):
+            name = f"shape-size{'s' * (len(some) > 1)}{number}-{label}"
+            draws = _generator(inputs, seed, f"{name} sizes")
+            new = {sizes[k]: 1 if label == "1" else _other(sizes[k], draws) for k in some}
+            where = {(dim, size): new[size] for size in new for dim in places[size]}
+            yield Case(name, "shapes", False, True, _resized(inputs, seed, name, where))
+
+
+def _other(old: int, generator: torch.Generator) -> int:
+    """Another size than `old`, 2 or more."""
+    made = torch.randint(2, 2 * old + 8, (), generator=generator, device=generator.device)
+    return int(made) + (int(made) == old)
 
 
 def _sizes(
@@ -197,15 +229,15 @@ def _sizes(
 
 
 def _resized(
-    inputs: Sequence[object], seed: int, name: str, dim: int, old: int, new: int
+    inputs: Sequence[object], seed: int, name: str, new: Mapping[tuple[int, int], int]
 ) -> Callable[[], list[object]]:
+    """new: by dimension and size there, the size that it gets."""
+
     def build() -> list[object]:
         generator = _generator(inputs, seed, name)
 
         def resize(t: Tensor) -> Tensor:
-            shape = list(t.shape)
-            if len(shape) > dim and shape[dim] == old:
-                shape[dim] = new
+            shape = [new.get(place, place[1]) for place in enumerate(t.shape)]
             return resampled(t, generator, shape)
 
         return mapped(inputs, resize)

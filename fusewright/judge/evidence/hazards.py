@@ -119,7 +119,8 @@ def hazards(t: Trial) -> Steps:
 
 
 def _planned(t: Trial, inputs: Sequence[object], tally: Tally) -> Steps:
-    """What the plan has, and of each check a few cases in any case, a single row among them.
+    """What the plan has, and of each check a few cases in any case, among them a single row, and
+    two sizes at once.
 
     Neither the candidate's seconds nor anybody else's decide what that is.
     """
@@ -134,7 +135,7 @@ def _planned(t: Trial, inputs: Sequence[object], tally: Tally) -> Steps:
             yield from _try(t, case, case.name, tally)
     plan = yield from _shortened(t, others, inputs, len(required), tally)
     wanted = {name for _, name in plan.queue[: plan.count]}
-    wanted |= {name for case, name in plan.queue if case.name == hazard_cases.ONE_ROW}
+    wanted |= {name for case, name in plan.queue if case.name in hazard_cases.ALWAYS}
     for case, name in sorted(plan.queue, key=lambda pair: pair[0].isolated):
         check = check_of(case)
         if name not in wanted and tally.tried(check) >= FEWEST_CASES:

@@ -10,7 +10,7 @@ from fusewright.codegen.kernel_text import TYPES, compute_type, spelling
 from fusewright.codegen.launch import BodyPolicy, Launch
 from fusewright.codegen.value_names import NUMBERED, KernelNames, Role, ValueNames
 from fusewright.fusion.axes import Load, Strides, TensorWalk
-from fusewright.ir.graph import BatchSize, Node, Size, free_name, numel, size_text
+from fusewright.ir.graph import BATCH, BatchSize, Node, Size, numel, size_text
 from fusewright.kernels.attention.match import scores, sides
 from fusewright.kernels.attention.prologue import prologue
 from fusewright.kernels.attention.tile import AttentionTile
@@ -41,15 +41,17 @@ def launch(
         tuple(_arguments(n, scratch(workspace))),
         (*(f"const float* {factor}" for factor in FACTORS), *_declared(n, names)),
         workspace,
-        structs=(function(n, name, names),),
+        structs=(function(n, name, names, nest.free),),
         statements=(_prepared(n, name, names, nest.free),),
     )
     return KEEP_COMPUTED, launch_tile(nest, tile.vector, fed, call)
 
 
-def function(n: Node, name: str, names: ValueNames = NUMBERED) -> str:
-    """What the kernel called `name` makes of a score, as a struct."""
-    return _Printer(n, names).function(name)
+def function(
+    n: Node, name: str, names: ValueNames = NUMBERED, free: Sequence[str] = (BATCH,)
+) -> str:
+    """What the kernel called `name` makes of a score, as a struct. free: names of free sizes."""
+    return _Printer(n, names).function(name, free)
 
 
 def _operands(n: Node, names: ValueNames) -> list[str]:
@@ -64,9 +66,9 @@ def _declared(n: Node, names: ValueNames) -> list[str]:
     return [f"const {TYPES[t.dtype][0]}* {text}" for t, text in both]
 
 
-def _prepared(n: Node, name: str, names: ValueNames, free: str) -> str:
+def _prepared(n: Node, name: str, names: ValueNames, free: Sequence[str]) -> str:
     """The statement of the entry before its launch."""
-    given = ", ".join([*_operands(n, names), free])
+    given = ", ".join([*_operands(n, names), *free])
     return f"const {score_struct(name)} score_mod{{{given}}};"
 
 
@@ -82,7 +84,6 @@ def _arguments(n: Node, workspace: str) -> list[str]:
 class _Printer:
     def __init__(self, n: Node, names: ValueNames) -> None:
         self.scores, self.declared = scores(n), _declared(n, names)
-        self.free = free_name(s for t in (n, *n.args) for s in t.shape)
         both = zip(self.scores.tensors, _operands(n, names), strict=True)
         self.pointers = {id(t): text for t, text in both}
         self.given = KernelNames(names, self.scores.tensors, frozenset({*COORDINATES, "score"}))
@@ -97,14 +98,14 @@ class _Printer:
             for text in mixed_radix(name, [axis.size for axis in some])
         ]
 
-    def function(self, name: str) -> str:
+    def function(self, name: str, free: Sequence[str]) -> str:
         for m in self.scores.members:
             arguments = [self._argument(m, k) for k in range(len(m.args))]
             text = spelling(m, arguments, compute_type(m))
             self.names[id(m)] = self.given.give(Role.MEMBER, len(self.names) - 1, m)
             self.lines.append(f"const {compute_type(m)} {self.names[id(m)]} = {text};")
         result = list(self.names.values())[-1]
-        fields = "  ".join(f"{text};" for text in [*self.declared, f"long {self.free}"])
+        fields = "  ".join(f"{text};" for text in [*self.declared, f"long {', '.join(free)}"])
         lines = [
             f"struct {score_struct(name)} {{",
             f"  {fields}",

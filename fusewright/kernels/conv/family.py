@@ -8,7 +8,7 @@ import torch
 
 from fusewright.codegen.launch import BodyPolicy, Launch
 from fusewright.fusion.planner import Kernel
-from fusewright.ir.graph import BATCH_SLOT, Graph, Node
+from fusewright.ir.graph import Graph, Node, slots_text
 from fusewright.kernels.conv import strategy
 from fusewright.kernels.conv.geometry import CONVOLUTIONS
 from fusewright.kernels.conv.launch import launch
@@ -39,7 +39,7 @@ class ConvFamily(TensorCoreFamily):
     strategies = (ConvTile,)
 
     def match(self, graph: Graph, context: MatchContext) -> Graph:
-        probe = probe_this_gpu(graph.batch) if context.is_here else None
+        probe = probe_this_gpu(graph.example) if context.is_here else None
         return convolution(graph, context.target, context.precision, context.rules, probe)
 
     def refine(self, graph: Graph, target: Target) -> Graph:
@@ -68,4 +68,4 @@ class ConvFamily(TensorCoreFamily):
         n = kernel.anchor
         if n is None or n.dtype is not torch.float32 or not rounds_as_tf32(n):
             return ()
-        return (RoundsAsTf32(tuple(probe_arguments(n, BATCH_SLOT))),)
+        return (RoundsAsTf32(tuple(probe_arguments(n, slots_text))),)

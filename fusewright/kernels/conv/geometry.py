@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from fusewright.common.dtypes import HALF
-from fusewright.ir.graph import BATCH_SLOT, Node, Size, size_text, times
+from fusewright.ir.graph import Node, Size, slots_text, times
 from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.channels_last import lies_last, shown
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases, Triple, phases
@@ -133,14 +133,14 @@ class ConvGeometry:
 
     @property
     def packed_bytes(self) -> str:
-        """The size of its packed images and weights, as text with a slot for the batch size;
+        """The size of its packed images and weights, as text with slots for free sizes;
         `packed_image_in` of the device text needs it. "" if it packs neither."""
         if not any(self.packs):
             return ""
         each = self.channels * 2 * self.parts
         image = self.packs[0] * prod(self.walk.in_size) * self.groups * each + PER_IMAGE
         weights = self.products * self.rows * (self.walk.taps * each + 4)
-        return size_text(times(self.images, image), BATCH_SLOT) + f" + {weights + BESIDE}"
+        return slots_text(times(self.images, image)) + f" + {weights + BESIDE}"
 
     @property
     def corners(self) -> tuple[tuple[int, int], ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fusewright.codegen.launch import BodyPolicy, Launch
-from fusewright.ir.graph import BATCH_SLOT, Node, free_name, size_text, times
+from fusewright.ir.graph import Node, names_in, size_text, slots_text, times
 from fusewright.kernels.conv.geometry import BOX_COLUMNS, geometry
 from fusewright.kernels.conv.prologue import prologue
 from fusewright.kernels.conv.tile import ConvTile
@@ -115,7 +115,7 @@ def _with_cells(n: Node, scratch: str) -> list[str]:
 def _with_parts(n: Node, scratch: str) -> list[str]:
     """Where the parts of reductions over all pixels begin, behind what is packed."""
     g = geometry(n)
-    packed = g.packed_bytes.format(batch=free_name([g.images]))
+    packed = g.packed_bytes.format(**{name: name for name in names_in([g.images])})
     return ["left", "right", "shape", scratch, f"static_cast<char*>({scratch}) + {packed}"]
 
 
@@ -126,7 +126,7 @@ def _packed_bytes(_: Node, packed_bytes: str | None) -> str:
 def _bytes_with_parts(n: Node, packed_bytes: str | None) -> str:
     g = geometry(n)
     parts = times(g.images, g.out_channels * -(-g.pixels // BOX_COLUMNS) * 4)
-    return f"{packed_bytes or 0} + {size_text(parts, BATCH_SLOT)}"
+    return f"{packed_bytes or 0} + {slots_text(parts)}"
 
 
 # ---- launchers -----------------------------------------------------------------------------------

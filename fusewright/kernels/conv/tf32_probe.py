@@ -6,12 +6,13 @@ may only stand in for one that does, so the emitted file asks before it runs one
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from fusewright.frontend.float32_precision import CONV_USES_TF32
-from fusewright.ir.graph import Node, size_text
+from fusewright.ir.graph import Node, Size, Sizes, size_text
 from fusewright.ir.specs import ConvSpec, spec_of
 from fusewright.kernels.conv.geometry import TRANSPOSED, geometry
 from fusewright.kernels.interface import Tf32Probe
@@ -25,12 +26,9 @@ SETTINGS = {
 }
 
 
-def probe_arguments(n: Node, batch: str) -> list[str]:
-    """What the emitted `_fusewright_conv_uses_tf32` is asked.
-
-    batch: the variable of the batch size.
-    """
-    image, weight = (", ".join(size_text(s, batch) for s in a.shape) for a in n.args)
+def probe_arguments(n: Node, text_of: Callable[[Size], str] = size_text) -> list[str]:
+    """What the emitted `_fusewright_conv_uses_tf32` is asked. text_of: of a size."""
+    image, weight = (", ".join(map(text_of, a.shape)) for a in n.args)
     function, names = SETTINGS[n.op]
     spec = spec_of(n, ConvSpec)
     call = f"torch.nn.functional.{function}{spec.rank}d"
@@ -39,13 +37,13 @@ def probe_arguments(n: Node, batch: str) -> list[str]:
     return [call, f"({image})", f"({weight})", *settings, "device", *last]
 
 
-def probe_expression(n: Node, batch: str) -> str:
+def probe_expression(n: Node) -> str:
     """The question as the emitted file asks it."""
-    return f"_fusewright_conv_uses_tf32({', '.join(probe_arguments(n, batch))})"
+    return f"_fusewright_conv_uses_tf32({', '.join(probe_arguments(n))})"
 
 
-def probe_this_gpu(batch: int | None) -> Tf32Probe:
-    """Asks this machine's GPU, as the emitted file will."""
-    scope: dict[str, Any] = {"torch": torch, "device": torch.device("cuda"), "batch": batch}
+def probe_this_gpu(sizes: Sizes) -> Tf32Probe:
+    """Asks this machine's GPU, as the emitted file will, at these free sizes."""
+    scope: dict[str, Any] = {"torch": torch, "device": torch.device("cuda"), **sizes}
     exec(CONV_USES_TF32, scope)
-    return lambda n: bool(eval(probe_expression(n, "batch"), scope))
+    return lambda n: bool(eval(probe_expression(n), scope))

@@ -23,15 +23,16 @@ from fusewright.errors import InternalError
 from fusewright.frontend.library_calls import because
 from fusewright.ir.builder import TensorExpr, copy, narrow, pad
 from fusewright.ir.graph import (
-    BATCH_SLOT,
     BatchSize,
     Graph,
     Node,
     Size,
     node,
     numel,
+    parts_of,
     rebuild,
     size_text,
+    slots_text,
     times,
 )
 from fusewright.ir.placement import OwnCopy, Placement
@@ -113,15 +114,15 @@ class Operand:
 
     @property
     def packed_bytes(self) -> str:
-        """The size of its packed form, as Python text with a slot for the batch size; `packed_in`
+        """The size of its packed form, as Python text with slots for free sizes; `packed_in`
         of the device text needs it."""
         assert isinstance(self.depth, int), "the depth of a product is known"
         each = -(-self.depth // K_BLOCK) * K_BLOCK * 4 + 4 + -(-self.depth // K_SCALE_BLOCK) * 4
         if isinstance(self.rows, int):
             rows = -(-self.rows // PACK_ROWS) * PACK_ROWS
-            return size_text(times(self.batches, rows * each), BATCH_SLOT)
-        rounded = f"({size_text(self.rows, BATCH_SLOT)} + {PACK_ROWS - 1}) // {PACK_ROWS}"
-        return f"{rounded} * {times(self.batches, PACK_ROWS * each)}"
+            return slots_text(times(self.batches, rows * each))
+        rounded = f"({slots_text(self.rows)} + {PACK_ROWS - 1}) // {PACK_ROWS}"
+        return f"{rounded} * {slots_text(times(self.batches, PACK_ROWS * each))}"
 
 
 def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -> Graph:
@@ -338,5 +339,5 @@ def _factor(n: Node, flat: bool, tensor: Node, steps: tuple[Size, ...]) -> Opera
 
 
 def _whole(steps: tuple[Size, ...], elements: int) -> bool:
-    """Whether all steps are multiples of so many elements, whatever the batch size."""
-    return all((s.multiple if isinstance(s, BatchSize) else s) % elements == 0 for s in steps)
+    """Whether all steps are multiples of so many elements, whatever the free sizes are."""
+    return all(parts_of(s)[0] % elements == 0 for s in steps)

@@ -31,13 +31,13 @@ def launch(nest: Nest, strategy: PointwiseStrategy) -> tuple[BodyPolicy, Launch]
         case TransposedMap(vector, loads, scalar_loads):
             inverts = vector > 1
             wide, single = _across(nest, vector, loads), _across(nest, 1, scalar_loads)
-        case StagedMap(vector, multiple, scalar_loads):
+        case StagedMap(vector, multiples, scalar_loads):
             policy = BodyPolicy(
                 KEEP_NOTHING, inverts_divisors=True, staged_reads=staged_reads(nest)
             )
             tensors = vector_tensors(nest, staged=True)
             single = _across(nest, 1, scalar_loads)
-            return policy, Launch(_staged(nest, vector), vector, single, multiple, tensors)
+            return policy, Launch(_staged(nest, vector), vector, single, multiples, tensors)
         case SlidingWindowMap(vector, below):
             inverts = True
             wide, single = _windows(nest, below, vector), _windows(nest, below, 1)

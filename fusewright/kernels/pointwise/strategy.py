@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fusewright.ir.graph import FixedSizes
 from fusewright.kernels.interface import StrategyContext
 from fusewright.loopnest.nest import Nest
 from fusewright.loopnest.sliding_window import results
@@ -46,11 +47,11 @@ class TransposedMap:
 
 @dataclass(frozen=True)
 class StagedMap:
-    """Tensors that lie across pass through shared memory, at batch sizes that are multiples of
-    `batch_multiple`; at others it is a TransposedMap of single elements."""
+    """Tensors that lie across pass through shared memory, at free sizes that are multiples of
+    `multiples`; at others it is a TransposedMap of single elements."""
 
     vector: int
-    batch_multiple: int
+    multiples: FixedSizes
     scalar_loads: int
 
 
@@ -76,9 +77,9 @@ def default(nest: Nest, context: StrategyContext) -> PointwiseStrategy:
         enough = context.target.machine.busy_threads // 2
         below, vector = results(nest.down, high, wide, rows, vector, enough)
         return SlidingWindowMap(vector, below)
-    wide, multiple = staged_vector(nest, graph)
+    wide, multiples = staged_vector(nest, graph)
     if wide:
-        return StagedMap(wide, multiple, _loads(nest, 1, twice=True))
+        return StagedMap(wide, multiples, _loads(nest, 1, twice=True))
     if is_column_major(nest, graph):
         return _transposed(nest, vector)
     return _flat(nest, vector, inverts_divisors=True)

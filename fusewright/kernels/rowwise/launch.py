@@ -26,7 +26,7 @@ from fusewright.kernels.rowwise.strategy import (
     SplitRow,
     fallback,
 )
-from fusewright.loopnest.nest import Nest, at_batch
+from fusewright.loopnest.nest import Nest, with_fixed
 from fusewright.loopnest.reduction_passes import KEEP_NOTHING, KeepPolicy
 from fusewright.loopnest.vector_width import ACCESS_BYTES, vector_tensors
 
@@ -65,22 +65,22 @@ def _policy(nest: Nest, strategy: GpuRowStrategy) -> BodyPolicy:
     """What a body is for threads that share a row, and for those that have one each."""
     policy = BodyPolicy(KEEP_NOTHING, inverts_divisors=True)
     match strategy:
-        case RowPerTeam(threads, vector, keep, load_once, fixed_batch):
+        case RowPerTeam(threads, vector, keep, load_once, fixed_sizes):
             keeps, load = KeepPolicy(keep, 0, threads > 1), "load_once" if load_once else "load"
-            return BodyPolicy(keeps, load, threads > 1 or vector > 1, fixed_batch=fixed_batch)
+            return BodyPolicy(keeps, load, threads > 1 or vector > 1, fixed_sizes=fixed_sizes)
         case ColumnPanel(threads, _, vector, keep):
             return BodyPolicy(
                 KeepPolicy(keep, 0, threads > 1), inverts_divisors=threads * vector > 1
             )
-        case ClusterRow(_, _, _, keep, fixed_batch):
-            return replace(policy, keep=KeepPolicy(keep, 0, True), fixed_batch=fixed_batch)
+        case ClusterRow(_, _, _, keep, fixed_sizes):
+            return replace(policy, keep=KeepPolicy(keep, 0, True), fixed_sizes=fixed_sizes)
         case GridResidentRow():
             keeps = KeepPolicy(True, 0, True)
-            return replace(policy, keep=keeps, fixed_batch=strategy.fixed_batch)
+            return replace(policy, keep=keeps, fixed_sizes=strategy.fixed_sizes)
         case PipelinedRow():
             vectors = strategy.part_bytes // (ACCESS_BYTES * strategy.threads)
-            placed = pipelined_reads(at_batch(nest, strategy.fixed_batch or 0), vectors)
-            return replace(policy, fixed_batch=strategy.fixed_batch, placed_reads=placed)
+            placed = pipelined_reads(with_fixed(nest, strategy.fixed_sizes), vectors)
+            return replace(policy, fixed_sizes=strategy.fixed_sizes, placed_reads=placed)
         case PartialReduction(load_once=True):
             return replace(policy, load="load_once")
         case PartialReduction() | SplitRow() | SplitColumnPanel() | PartialColumnPanel():
@@ -157,8 +157,8 @@ def _fallback(nest: Nest, strategy: GpuRowStrategy) -> Fallback | None:
     match strategy:
         case GridResidentRow(blocks, threads):
             resident = f"fits_grid<{blocks}, {threads}>(device)"
-            return Fallback(policy, way, strategy.fixed_batch, resident)
+            return Fallback(policy, way, strategy.fixed_sizes, resident)
         case PipelinedRow(blocks):
-            return Fallback(policy, way, strategy.fixed_batch, f"fits_pipeline<{blocks}>(device)")
+            return Fallback(policy, way, strategy.fixed_sizes, f"fits_pipeline<{blocks}>(device)")
         case RowPerTeam() | ClusterRow():
-            return Fallback(policy, way, strategy.fixed_batch)
+            return Fallback(policy, way, strategy.fixed_sizes)

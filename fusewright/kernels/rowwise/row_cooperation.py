@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from fusewright.fusion.axes import Load, elementwise_args
-from fusewright.ir.graph import Graph, Node, size_at_batch, times
+from fusewright.ir.graph import NOTHING_FREE, Graph, Node, size_at, times
 from fusewright.loopnest.nest import AffineAccess, Nest
 from fusewright.loopnest.reduction_passes import RowPass, read_key
 from fusewright.targets.target import Target
@@ -155,9 +155,10 @@ def streamed_read(nest: Nest) -> AffineAccess | None:
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def part_vectors(nest: Nest, each: int, batch: int) -> int:
-    """How many vectors a thread has of a pipelined row, whose threads take `each` elements."""
-    return ceil(size_at_batch(times(nest.outer, nest.columns), batch) / each)
+def part_vectors(nest: Nest, each: int) -> int:
+    """How many vectors a thread has of a pipelined row of known length, whose threads take `each`
+    elements."""
+    return ceil(size_at(times(nest.outer, nest.columns), NOTHING_FREE) / each)
 
 
 def resident_reads(nest: Nest, vectors: int) -> list[Hashable]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from fusewright.frontend.lowering.call import LANES
-from fusewright.ir.graph import BatchSize, Graph
+from fusewright.ir.graph import BatchSize, FixedSizes, Graph, names_in
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.rowwise.memory_bound import is_memory_bound, is_read_only_stream
 from fusewright.kernels.rowwise.row_cooperation import (
@@ -31,7 +31,7 @@ from fusewright.kernels.rowwise.row_cooperation import (
     row_threads,
 )
 from fusewright.kernels.rowwise.simd_rows import turns, uses_simd_rows
-from fusewright.loopnest.nest import Nest, at_batch
+from fusewright.loopnest.nest import Nest, with_fixed
 from fusewright.loopnest.reduction_passes import KEEP_ALL, KEEP_NOTHING, plan_row
 from fusewright.loopnest.staged_transpose import is_column_major
 from fusewright.loopnest.vector_width import ACCESS_BYTES, vector_width
@@ -93,10 +93,10 @@ class RowTeam:
 @dataclass(frozen=True)
 class RowPerTeam(RowTeam):
     """A row that is reduced. load_once: what is read goes past L1, since nobody reads it again.
-    fixed_batch: the one batch size at which a row that is as long as the batch is kept."""
+    fixed_sizes: the free sizes that a row is as long as, at the only values at which it is kept."""
 
     load_once: bool = False
-    fixed_batch: int | None = None
+    fixed_sizes: FixedSizes = ()
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class ClusterRow:
     threads: int
     vector: int
     keep: bool = True
-    fixed_batch: int | None = None
+    fixed_sizes: FixedSizes = ()
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class GridResidentRow:
     blocks: int
     threads: int
     vector: int
-    fixed_batch: int | None = None
+    fixed_sizes: FixedSizes = ()
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class PipelinedRow:
     vector: int
     part_bytes: int
     resident_tensors: int
-    fixed_batch: int | None = None
+    fixed_sizes: FixedSizes = ()
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ RowwiseStrategy = CpuRowStrategy | GpuRowStrategy
 
 @dataclass(frozen=True)
 class RowSizes:
-    """What is known of a kernel's rows. fixed: they are not as long as the batch."""
+    """What is known of a kernel's rows. fixed: they are not as long as a free size."""
 
     rows: int
     inner: int
@@ -206,10 +206,14 @@ class RowSizes:
 
 
 def row_sizes(nest: Nest, graph: Graph) -> RowSizes:
-    """Of the example's batch size, where they depend on it."""
-    free = isinstance(nest.columns, BatchSize) or isinstance(nest.outer, BatchSize)
+    """As they are in the example, where they depend on free sizes."""
     inner = graph.hint(nest.columns) * graph.hint(nest.outer)
-    return RowSizes(graph.hint(nest.rows), inner, not free)
+    return RowSizes(graph.hint(nest.rows), inner, not _fixed_sizes(nest, graph))
+
+
+def _fixed_sizes(nest: Nest, graph: Graph) -> FixedSizes:
+    """The free sizes that a row is as long as, as they are in the example."""
+    return tuple((name, graph.example[name]) for name in names_in((nest.outer, nest.columns)))
 
 
 def default(nest: Nest, context: StrategyContext) -> RowwiseStrategy:
@@ -245,15 +249,15 @@ def neighbours(
 
 
 def fallback(chosen: RowPerTeam | ResidentRow, nest: Nest) -> GpuRowStrategy | None:
-    """What is done at other batch sizes, where so many blocks do not run at once, and without
+    """What is done at other sizes, where so many blocks do not run at once, and without
     vectors, if single elements of a sheet, each with an address, would not fit registers."""
     match chosen:
-        case RowPerTeam() if chosen.fixed_batch:
-            return replace(chosen, keep=False, fixed_batch=None)
+        case RowPerTeam() if chosen.fixed_sizes:
+            return replace(chosen, keep=False, fixed_sizes=())
         case ClusterRow():
             singles = chosen.vector > 1 and nest.outer != 1
             other = RowPerTeam(MAX_THREADS, chosen.vector, keep=False)
-            return other if chosen.fixed_batch or singles else None
+            return other if chosen.fixed_sizes or singles else None
         case GridResidentRow() | PipelinedRow():
             if isinstance(nest.rows, BatchSize) or nest.rows < FEW_ROWS:
                 return _split_row(nest, chosen.vector)
@@ -270,7 +274,7 @@ def _may_keep(strategy: RowwiseStrategy, of: RowSizes) -> bool:
     """Whether the threads of a row have registers for it, if they are to keep it."""
     if not isinstance(strategy, RowPerTeam | ColumnPanel) or not strategy.keep:
         return True
-    free = isinstance(strategy, ColumnPanel) or not strategy.fixed_batch
+    free = isinstance(strategy, ColumnPanel) or not strategy.fixed_sizes
     return (of.fixed or not free) and of.inner <= 2 * strategy.threads * REGISTERS
 
 
@@ -364,22 +368,23 @@ def _fewer(threads: int, vectors: int, rows: int, busy: int) -> int:
 
 
 def _alone(nest: Nest, graph: Graph, threads: int) -> RowPerTeam | None:
-    """One block that keeps a short row at the example's batch size, if the row is read again."""
+    """One block that keeps a short row at the example's sizes, if the row is read again."""
     needed = row_sizes(nest, graph).inner * plan_row(nest, KEEP_ALL).registers
     while threads * REGISTERS < needed:
         threads *= 2
     again = needed > 0 and len(plan_row(nest, KEEP_NOTHING).passes) > 1
     if not again or threads > MAX_THREADS:
         return None
-    return RowPerTeam(threads, vector_width(nest), keep=True, fixed_batch=graph.batch)
+    sizes = _fixed_sizes(nest, graph)
+    return RowPerTeam(threads, vector_width(nest), keep=True, fixed_sizes=sizes)
 
 
 def _resident_rows(nest: Nest, context: StrategyContext) -> list[ResidentRow]:
     """Blocks that keep a row together, the most promising first.
 
     They read it once, so they are taken to be faster than whatever reads it again, also where few
-    rows leave processors idle: then a row has more blocks. Rows that are as long as the batch are
-    kept at the example's, if of two tensors only where no single block could keep one.
+    rows leave processors idle: then a row has more blocks. Rows that are as long as a free size
+    are kept at the example's, if of two tensors only where no single block could keep one.
     """
     target, graph = context.target, context.graph
     of, vector = row_sizes(nest, graph), vector_width(nest)
@@ -390,26 +395,27 @@ def _resident_rows(nest: Nest, context: StrategyContext) -> list[ResidentRow]:
     least = LEAST_KEPT if registers == 1 else MAX_THREADS * REGISTERS
     if registers == 0 or (not of.fixed and (len(passes) == 1 or of.inner <= least)):
         return []
-    batch = None if of.fixed else graph.batch
+    sizes = _fixed_sizes(nest, graph)
     row = RowShape(of.inner, of.rows, registers, vector)
     found: list[ResidentRow] = [
-        ClusterRow(s.blocks, s.threads, vector, fixed_batch=batch) for s in clusters(row, target)
+        ClusterRow(s.blocks, s.threads, vector, fixed_sizes=sizes) for s in clusters(row, target)
     ]
     if of.rows >= FEW_ROWS or len(passes) == 1 or "no-workspace" in context.rules:
         return found
     if is_pipelinable(nest, passes, vector):
-        found += [_pipelined(nest, s, vector, batch) for s in pipelined_blocks(row, target)]
+        found += [_pipelined(nest, s, vector, sizes) for s in pipelined_blocks(row, target)]
     return found + [
-        GridResidentRow(s.blocks, s.threads, vector, batch)
+        GridResidentRow(s.blocks, s.threads, vector, sizes)
         for s in grid_resident_blocks(row, target)
     ]
 
 
-def _pipelined(nest: Nest, shape: RowBlocks, vector: int, batch: int | None) -> PipelinedRow:
-    vectors = part_vectors(nest, shape.blocks * shape.threads * vector, batch or 0)
-    resident = len(resident_reads(at_batch(nest, batch or 0), vectors))
+def _pipelined(nest: Nest, shape: RowBlocks, vector: int, sizes: FixedSizes) -> PipelinedRow:
+    fixed = with_fixed(nest, sizes)
+    vectors = part_vectors(fixed, shape.blocks * shape.threads * vector)
+    resident = len(resident_reads(fixed, vectors))
     size = vectors * ACCESS_BYTES * shape.threads
-    return PipelinedRow(shape.blocks, shape.threads, vector, size, resident, batch)
+    return PipelinedRow(shape.blocks, shape.threads, vector, size, resident, sizes)
 
 
 def _split_row(nest: Nest, vector: int, *, load_once: bool = False) -> SplitRow | PartialReduction:

@@ -6,7 +6,7 @@ from math import gcd
 
 from fusewright.errors import InternalError
 from fusewright.fusion.planner import Kernel
-from fusewright.ir.graph import BatchSize, Node
+from fusewright.ir.graph import Node, parts_of
 from fusewright.kernels.tensor_core.variant import Variant
 from fusewright.loopnest.nest import Nest
 from fusewright.loopnest.vector_width import vector_width
@@ -26,6 +26,6 @@ def access(kind: Variant, nest: Nest, most: int = LEAST_VECTOR) -> int:
     product, columns = anchor_of(nest.kernel), nest.columns
     if product.order:  # of a group
         columns = kind.matrix(product).columns
-    multiple = columns.multiple if isinstance(columns, BatchSize) else columns
+    multiple, _ = parts_of(columns)
     vector = gcd(most, multiple, vector_width(nest))
     return vector if vector >= LEAST_VECTOR else 1

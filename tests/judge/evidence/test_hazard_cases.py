@@ -145,6 +145,30 @@ def test_other_dimensions_change_alone() -> None:
     assert first("shape-dim1-1").shape == (4, 1, 8, 6)
 
 
+def test_two_sizes_change_at_once() -> None:
+    assert first("shape-sizes01-1").shape == (1, 1, 8, 6)
+    batch, channels, *rest = first("shape-sizes01-drawn").shape
+    assert rest == [8, 6]
+    assert batch > 1
+    assert batch != 4
+    assert channels > 1
+    assert channels != 3
+
+
+def test_a_size_changes_wherever_it_stands() -> None:
+    """Of a sequence, and of its mask with as many rows as columns."""
+    inputs: list[object] = [torch.zeros(3, 24, 8), torch.zeros(3, 1, 24, 24)]
+
+    def shapes(name: str) -> list[tuple[int, ...]]:
+        return [tuple(t.shape) for t in tensors(find(inputs, seed=2, name=name).build())]
+
+    assert shapes("shape-size1-1") == [(3, 1, 8), (3, 1, 1, 1)]
+    x, mask = shapes("shape-sizes01-drawn")
+    assert mask == (x[0], 1, x[1], x[1])
+    assert x != (3, 24, 8)
+    assert x[2] == 8
+
+
 def test_indices_keep_their_meaning() -> None:
     """Offsets stay sorted, a permutation stays one, others stay in range."""
     offsets, order = torch.tensor([0, 3, 3, 9, 12]), torch.tensor([3, 1, 0, 4, 2])

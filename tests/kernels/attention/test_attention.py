@@ -294,14 +294,15 @@ def test_functions_of_scores_compute_what_they_mean(tmp_path: Path) -> None:
             score = scores(n).score
             product = torch.randn([graph.hint(s) for s in score.shape])
             meaning = Graph((), (spec_of(n, AttentionSpec).score_mod,), free=graph.free)
-            (wanted,) = interpret(meaning, [product, *operands], {}, batch=graph.batch)
+            (wanted,) = interpret(meaning, [product, *operands], {}, sizes=graph.example)
         tensors = [t.detach().contiguous() for t in given]
         out = torch.zeros_like(product)
         run = getattr(loaded, f"scores_{number}")
         rows, columns = product.shape[-2:]
         run(
             *(ctypes.c_void_p(t.data_ptr()) for t in (product, out, *tensors)),
-            ctypes.c_long(graph.batch or 0), ctypes.c_long(product.numel() // (rows * columns)),
+            *map(ctypes.c_long, graph.example.values() or [0]),
+            ctypes.c_long(product.numel() // (rows * columns)),
             ctypes.c_int(rows), ctypes.c_int(columns),
         )  # fmt: skip
         torch.testing.assert_close(out, wanted.view_as(out), rtol=2e-6, atol=1e-6, msg=name)

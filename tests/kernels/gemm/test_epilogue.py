@@ -16,7 +16,7 @@ import fusewright.kernels.gemm.match
 from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.kernel_text import KernelText, words
 from fusewright.fusion.planner import Kernel, Plan
-from fusewright.ir.graph import Graph, Node, numel
+from fusewright.ir.graph import Graph, Node, Sizes, numel
 from fusewright.ir.interpreter import interpret
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import default_strategy, kernel_text
@@ -50,7 +50,7 @@ class Tail:
     product: torch.Tensor
     tensors: list[torch.Tensor]
     wanted: dict[int, torch.Tensor]  # by position among the tensors
-    batch: int
+    sizes: Sizes
 
 
 def tails(made: Plan, inputs: tuple[torch.Tensor, ...], state: State) -> list[Tail]:
@@ -67,7 +67,7 @@ def tails(made: Plan, inputs: tuple[torch.Tensor, ...], state: State) -> list[Ta
             written = [p.written for p in printed.pointers]
             given = [torch.zeros_like(v) if w else v for v, w in zip(values, written, strict=True)]
             wanted = {k: values[k] for k, w in enumerate(written) if w}
-            found.append(Tail(kernel, layout, printed, product, given, wanted, made.graph.batch))
+            found.append(Tail(kernel, layout, printed, product, given, wanted, made.graph.example))
     return found
 
 
@@ -118,7 +118,7 @@ def check(found: list[Tail], folder: Path) -> None:
         function.restype = None
         addresses = [t.data_ptr() for t in tail.tensors]
         product = tail.product.float()  # as the tensor cores sum it
-        function(product.data_ptr(), *addresses, tail.batch or 0)
+        function(product.data_ptr(), *addresses, *(tail.sizes.values() or [0]))
         for k, wanted in tail.wanted.items():
             # In 16 bits PyTorch rounds after every step.
             rounding = 4 * torch.finfo(wanted.dtype).eps if tail.product.itemsize < 4 else 0

@@ -19,7 +19,7 @@ from fusewright.compiler.pipeline import emitted_text, optimize_file
 from fusewright.errors import BadUsage
 from fusewright.frontend.capture import capture
 from fusewright.fusion.planner import Kernel, Plan, plan
-from fusewright.ir.graph import Graph, Node, base, show, size_at_batch, toposort
+from fusewright.ir.graph import Graph, Node, base, show, size_at, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.kernels.gemm.match import Operand, batches, operands, product
 from fusewright.kernels.gemm.tile import NO_SPLIT, DepthSplit, GemmTile, SplitK
@@ -187,7 +187,7 @@ def walked(factor: Operand, graph: Graph, inputs: tuple[torch.Tensor, ...], modu
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     (tensor,) = interpret(only, inputs, state)
     memory = tensor.permute(factor.tensor.order) if factor.tensor.order else tensor
-    steps = [size_at_batch(s, graph.batch) for s in factor.strides]
+    steps = [size_at(s, graph.example) for s in factor.strides]
     sizes = [count, graph.hint(factor.rows), graph.hint(factor.depth)]
     return memory.contiguous().as_strided(sizes, steps)
 

@@ -119,7 +119,7 @@ def test_two_kept_values_take_twice_the_registers(columns: int, blocks: int, thr
 def test_rows_as_long_as_the_batch_have_one_at_its_size() -> None:
     made = make(nn.BatchNorm2d(96), [torch.empty(4, 96, 100, 100)], HOPPER)
     found = strategy_of(made)
-    assert found == ClusterRow(8, 256, 4, fixed_batch=4)
+    assert found == ClusterRow(8, 256, 4, fixed_sizes=(("batch", 4),))
     entry = cuda_source(numbered(made).texts, HOPPER).split('extern "C"')[1]
     assert "if (batch != 4 || !aligned<4>(in2, out2)) {" in entry
     assert "run_rows<1024, 4>(body, 96, device, stream)" in entry
@@ -134,7 +134,7 @@ def test_eight_small_blocks_where_they_make_a_gpu_busy(
 ) -> None:
     made = make(nn.BatchNorm2d(channels), [torch.empty(32, channels, 28, 28)], HOPPER)
     found = strategy_of(made)
-    assert found == ClusterRow(blocks, threads, 4, fixed_batch=32)
+    assert found == ClusterRow(blocks, threads, 4, fixed_sizes=(("batch", 32),))
 
 
 def test_other_machines_have_none() -> None:

@@ -124,7 +124,7 @@ def test_the_entry_says_where_rows_are_gathered() -> None:
 def test_rows_as_long_as_the_batch_are_kept_at_its_size() -> None:
     """The running numbers change in place, but only who writes them uses them."""
     made = make(nn.BatchNorm2d(4), [torch.empty(256, 4, 64, 64)], HOPPER)
-    assert strategy_of(made) == GridResidentRow(64, 512, 4, fixed_batch=256)
+    assert strategy_of(made) == GridResidentRow(64, 512, 4, fixed_sizes=(("batch", 256),))
     body, entry = (
         cuda_source(numbered(made).texts, HOPPER).rpartition("namespace {")[2].split('extern "C"')
     )

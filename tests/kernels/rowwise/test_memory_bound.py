@@ -103,7 +103,7 @@ def test_short_rows_as_long_as_the_batch_are_kept_at_its_size(
     model = nn.BatchNorm2d(2048).to(dtype)
     made = make(model, [torch.empty(32, 2048, side, side, dtype=dtype)], HOPPER)
     found = strategy_of(made)
-    assert found == RowPerTeam(threads, found.vector, keep=True, fixed_batch=32)
+    assert found == RowPerTeam(threads, found.vector, keep=True, fixed_sizes=(("batch", 32),))
     text = cuda_source(made.texts, HOPPER)
     assert f"fixed<32, {side * side}>" in text
     assert f"span(batch, {side * side})" in text  # other batch sizes keep nothing
@@ -143,7 +143,7 @@ def test_tensors_that_are_reduced_first_are_asked_for_together() -> None:
 
 def test_rows_as_long_as_the_batch_that_are_read_once_are_not_kept() -> None:
     made = make(Called(lambda x: x.sum((0, 2, 3))), [torch.empty(32, 2048, 7, 7)], HOPPER)
-    assert strategy_of(made).fixed_batch is None
+    assert strategy_of(made).fixed_sizes == ()
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_threads_compute_them(tmp_path: Path) -> None:
         pointers = [ctypes.c_void_p(t.data_ptr()) for t in (given[k], found[k], scratch)]
         assert (
             library[f"run_{body.name}"](
-                *pointers, ctypes.c_long(made.captured.graph.batch), 0, None
+                *pointers, ctypes.c_long(made.captured.graph.example["batch"]), 0, None
             )
             == 0
         )

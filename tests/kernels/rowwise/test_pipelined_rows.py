@@ -139,7 +139,7 @@ def test_rows_as_long_as_the_batch_are_deferred_at_its_size() -> None:
     """Their runs of 4096 pixels come and go one by one."""
     made = make(nn.BatchNorm2d(32), [torch.empty(256, 32, 64, 64)], HOPPER)
     body, entry = text_of(made)
-    assert strategy_of(made) == PipelinedRow(64, 512, 4, 65536, 0, fixed_batch=256)
+    assert strategy_of(made) == PipelinedRow(64, 512, 4, 65536, 0, fixed_sizes=(("batch", 256),))
     assert "fixed<256, 4096>" in body
     assert "staged_row(load(in2, row * 4096, 131072))" in body
     assert "if (batch != 256 || !aligned<4>(in2, out2) || !fits_pipeline<64>(device)) {" in entry
