@@ -27,12 +27,11 @@ from fusewright.compiler.compilation import make
 from fusewright.compiler.modes import MODE_NAMES, InModes, in_mode, in_modes, with_gradients
 from fusewright.compiler.options import Options
 from fusewright.compiler.pipeline import (
-    check_rules,
-    check_rules_of_parts,
     code_in_modes,
     code_of_parts,
     make_parts,
 )
+from fusewright.compiler.rules import check_rules, check_rules_of_parts
 from fusewright.emit.emitted_file import (
     GeneratedForward,
     NewClass,

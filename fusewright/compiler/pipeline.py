@@ -45,6 +45,7 @@ from fusewright.compiler.compilation import (
 from fusewright.compiler.gradients import recorded_code
 from fusewright.compiler.memory_need import Settle, Sized, Sizes, sizes_observed, sizes_of
 from fusewright.compiler.modes import MODE_NAMES, InModes, in_modes, with_gradients
+from fusewright.compiler.rules import check_rules, check_rules_of_parts
 from fusewright.compiler.verdict import (
     STANDARD_OUTPUT,
     is_judged_later,
@@ -83,7 +84,6 @@ from fusewright.judge.isolation.memory_limit import Peak
 from fusewright.judge.judging import Judging, judge_request, open_judging
 from fusewright.kernels.registry import (
     Printed,
-    family_of,
     shared_kernels,
 )
 from fusewright.report.decision_record import (
@@ -619,41 +619,3 @@ def _quiet(_: object) -> None:
 def _as_planned(made: Compilation, _: Progress) -> Compilation:
     """No tuning."""
     return made
-
-
-def check_rules_of_parts(rules: frozenset[str], why: str) -> None:
-    """Raise BadUsage for a rule that a model in parts breaks. why: it is one."""
-    if broken := sorted({"no-library", "no-workspace"} & rules):
-        raise BadUsage(
-            f"--rules {','.join(broken)} cannot be kept: the model can only be taken in parts, and "
-            f"PyTorch calculates what is between them. {why} Or drop the rule: all others are kept "
-            "by each part that gets kernels."
-        )
-
-
-def check_rules(made: Compilation, rules: frozenset[str]) -> None:
-    """Raise BadUsage for a rule that the plan breaks."""
-    planned = made.plan
-    scratch = {text.name for text in made.texts if text.launch.workspace}
-    packing = [k for k in planned.kernels if k.anchor and k.name in scratch]
-    for rule in sorted(rules & {"no-prepack", "no-workspace"} if packing else ()):
-        names = ", ".join(k.name for k in packing)
-        raise BadUsage(
-            f"--rules {rule} cannot be kept: {names} packs one operand of its contraction into "
-            f"memory of its own. {family_of(packing[0]).workspace_advice} Drop the rule."
-        )
-    calls = [s.node for s in planned.libraries if s.node.op == "library"]
-    if "no-library" in rules and calls:
-        names = ", ".join(dict.fromkeys(n.short_name for n in calls))
-        raise BadUsage(
-            f"--rules no-library cannot be kept: {names} stays a library call on "
-            f"{planned.target.name}. Drop the rule, or see the record of `fusewright explain`."
-        )
-    results = [n for kernel in planned.kernels for n in kernel.outputs] + calls
-    reused = {id(leaf) for pairs in made.layout.in_place.values() for _, leaf in pairs}
-    kept = reused | {id(n) for n in planned.graph.outputs}
-    if "no-workspace" in rules and any(id(n) not in kept for n in results):
-        raise BadUsage(
-            "--rules no-workspace cannot be kept: the plan has tensors between its steps. "
-            "Drop the rule."
-        )

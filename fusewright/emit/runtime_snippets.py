@@ -37,7 +37,7 @@ class Snippet(StrEnum):
     IEEE = "_fusewright_ieee"
     ON_HUGE_PAGES = "_fusewright_on_huge_pages"
     TRACED = "_fusewright_in_graph"
-    RECORDED = "_FusewrightRecorded"
+    RECORDED = "_fusewright_apply"
 
 
 _MODULE_MATCHES = '''

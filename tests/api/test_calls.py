@@ -61,11 +61,11 @@ def test_an_argument_called_options_goes_by_position(given: Any) -> None:
 
 def test_options_that_nobody_knows() -> None:
     with pytest.raises(
-        BadUsage, match=r"no 'device'; choose among target, .*rules, dynamic_shapes\.$"
+        BadUsage, match=r"no 'device'; choose among target, .*rules, dynamic_shapes, gradients\.$"
     ):
         fusewright.optimize(Block(), X, options={"device": "cpu"})
     with pytest.raises(
-        BadUsage, match="a dict of target, precision, mode, rules, dynamic_shapes, not"
+        BadUsage, match="a dict of target, precision, mode, rules, dynamic_shapes, gradients, not"
     ):
         fusewright.optimize(Block(), X, options="cpu")  # type: ignore[arg-type]
 

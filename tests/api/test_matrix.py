@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -23,18 +24,26 @@ from tests.support.folders import ROOT
 
 pytestmark = [pytest.mark.compiler, pytest.mark.timeout(600)]
 
-# Name -> whether its batch size is free, and which dimension of its inputs is a length, if any.
-NETWORKS: dict[str, tuple[bool, int | None]] = {
-    "network_autoencoder_tied": (True, None),
-    "network_channel_shuffle_unit": (True, 2),
-    "network_convnext_block": (True, 2),
-    "network_gated_mlp": (True, 1),
-    "network_highway": (True, None),
-    "network_mixer_block": (True, None),
-    "network_mlp_residual": (True, None),
-    "network_point_cloud": (True, 2),
-    "network_residual_block": (True, 2),
-    "network_squeeze_excitation": (True, 2),
+
+@dataclass(frozen=True)
+class Network:
+    """length: which dimension of its inputs is one, if any.  sizes: constants of the file."""
+
+    length: int | None = None
+    sizes: Mapping[str, str] = field(default_factory=dict)
+
+
+NETWORKS = {
+    "network_autoencoder_tied": Network(None, {"rows": "24", "width": "48"}),
+    "network_channel_shuffle_unit": Network(2, {"side": "12"}),
+    "network_convnext_block": Network(2, {"side": "10"}),
+    "network_gated_mlp": Network(1, {"length": "16", "width": "32", "hidden": "48"}),
+    "network_highway": Network(None, {"rows": "24", "width": "40"}),
+    "network_mixer_block": Network(None, {"length": "16", "width": "32"}),
+    "network_mlp_residual": Network(None, {"rows": "24", "width": "40"}),
+    "network_point_cloud": Network(2, {"count": "32"}),
+    "network_residual_block": Network(2, {"side": "12"}),
+    "network_squeeze_excitation": Network(2, {"side": "12"}),
 }
 RECORDING = {
     "gradients": torch.enable_grad,
@@ -56,7 +65,8 @@ class Pair:
 
 @pytest.fixture(scope="module", params=NETWORKS)
 def pair(request: pytest.FixtureRequest) -> tuple[str, Pair]:
-    problem = load_problem(ROOT / f"zoo/{request.param}.py")
+    network = NETWORKS[request.param]
+    problem = load_problem(ROOT / f"zoo/{request.param}.py", network.sizes)
     torch.manual_seed(0)
     theirs, inputs = problem.make_model(), tuple(problem.make_inputs())
     ours = fusewright.optimize(theirs, *inputs, options={"gradients": True})
@@ -82,13 +92,12 @@ def resized(inputs: tuple[Any, ...], size: str, length: int | None) -> tuple[Any
     return tuple(found)
 
 
-def expected(name: str, size: str, recording: str, way: str, *, changes: bool) -> str:
+def expected(size: str, recording: str, way: str, *, changes: bool) -> str:
     """The path: "kernels", or a part of what the warning says. changes: whether the call changes
     buffers, which no operator of PyTorch's compiler does."""
-    free, _ = NETWORKS[name]
     if way == "compiled" and (recording == "gradients" or changes):
         return "PyTorch's compiler traces it"
-    if size == "example" or (size != "other length" and recording != "gradients" and free):
+    if size == "example" or (size != "other length" and recording != "gradients"):
         return "kernels"
     return "shape of"
 
@@ -123,7 +132,7 @@ def calls(module: Any) -> tuple[int, int]:
 def test_every_situation(pair: tuple[str, Pair], way: str, training: bool) -> None:
     name, given = pair
     for size in SIZES:
-        inputs = resized(given.inputs, size, NETWORKS[name][1])
+        inputs = resized(given.inputs, size, NETWORKS[name].length)
         for recording in RECORDING if inputs is not None else ():
             _check(name, given, inputs, size, recording, way, training=training)
 
@@ -164,7 +173,7 @@ def _check(
         found = outcome(made, run, inputs, recording)
     kernels, original = (now - then for now, then in zip(calls(made), before, strict=True))
     norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in theirs.modules())
-    path = expected(name, size, recording, way, changes=norms and training)
+    path = expected(size, recording, way, changes=norms and training)
     assert (kernels, original) == ((1, 0) if path == "kernels" else (0, 1)), situation
     texts = [str(w.message) for w in told if "original forward" in str(w.message)]
     if path != "kernels" and way not in ("compiled", "plain"):  # said once for each instance
