@@ -1,7 +1,8 @@
-"""torch.compile(model, backend="fusewright") beside eager and torch.compile -> a Markdown table.
+"""Models of public shapes, ours beside eager and torch.compile -> a Markdown table.
 
-python bench/backend.py [resnet18 ...] [--kind inference|training ...] [--rounds 31] [--warm]
+python bench/backend.py [resnet18 ...] [--kind inference|training ...] [--api] [--rounds 31] [--warm]
 
+Ours is torch.compile(model, backend="fusewright"); with --api, fusewright.optimize(model, x).
 Inference is a call in eval mode without gradients; a training step is forward, loss and backward in
 train mode. A round calls each side once, in random order, on inputs of the round; a call is timed
 with a device that waits for nothing before it. Numbers are medians, and quartiles of the ratios
@@ -24,8 +25,11 @@ import torch
 from public_shapes import PublicShape, public_shapes
 from torch import Tensor, nn
 
+import fusewright
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KINDS = ("inference", "training")
+MODES = {"inference": "eval", "training": "train"}
 Call = Callable[[Tensor], list[Tensor]]
 
 
@@ -34,6 +38,7 @@ def main() -> None:
     shapes = public_shapes(small=DEVICE == "cpu")
     parser.add_argument("names", nargs="*", default=[*shapes])
     parser.add_argument("--kind", nargs="*", default=KINDS)
+    parser.add_argument("--api", action="store_true")
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--warm", action="store_true")
     given = parser.parse_args()
@@ -41,21 +46,25 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for name in given.names:
         for kind in given.kind:
-            row = _row(shapes[name], kind, given.rounds, warm=given.warm)
+            row = _row(shapes[name], kind, given.rounds, api=given.api, warm=given.warm)
             print(f"| {name} | {kind} | {row} |", flush=True)
 
 
-def _row(shape: PublicShape, kind: str, rounds: int, *, warm: bool) -> str:
+def _row(shape: PublicShape, kind: str, rounds: int, *, api: bool, warm: bool) -> str:
     torch.compiler.reset()
     torch.manual_seed(0)
     model = shape.make().to(DEVICE).train(kind == "training")
     sides: dict[str, Call] = {}
-    for name, backend in (("ours", "fusewright"), ("eager", ""), ("torch.compile", "inductor")):
-        own = copy.deepcopy(model)
-        run = torch.compile(own, backend=backend) if backend else own
-        sides[name] = partial(_step, own, run, shape, kind)
     x = shape.draw().to(DEVICE)
     begin = time.perf_counter()
+    for name, backend in (("ours", "fusewright"), ("eager", ""), ("torch.compile", "inductor")):
+        own = copy.deepcopy(model)
+        if api and name == "ours":
+            options = {"gradients": kind == "training", "mode": MODES[kind]}
+            run = own = fusewright.optimize(own, x, options=options)
+        else:
+            run = torch.compile(own, backend=backend) if backend else own
+        sides[name] = partial(_step, own, run, shape, kind)
     ours = sides["ours"](x)
     _wait()
     first = time.perf_counter() - begin
