@@ -1,6 +1,6 @@
 """Models of public shapes, ours beside eager and torch.compile -> a Markdown table.
 
-python bench/backend.py [resnet18 ...] [--kind inference|training ...] [--api] [--rounds 31] [--warm]
+python bench/backend.py [resnet18 ...] [--kind inference|training ...] [--api] [--rounds N] [--warm]
 
 Ours is torch.compile(model, backend="fusewright"); with --api, fusewright.optimize(model, x).
 Inference is a call in eval mode without gradients; a training step is forward, loss and backward in
