@@ -7,12 +7,10 @@ def _fusewright_records(model, /, *args, **kwargs):
     """Whether a call records gradients."""
     if not torch.is_grad_enabled():
         return False
-    waiting = [model]
-    for module in waiting:
+    for module in model.modules():
         if any(p is not None and p.requires_grad for p in module._parameters.values()):
             return True
-        waiting += filter(None, module._modules.values())
-    given = torch.utils._pytree.tree_leaves((args, kwargs))
+    given, _ = torch.utils._pytree.tree_flatten((args, kwargs))
     return any(isinstance(x, torch.Tensor) and x.requires_grad for x in given)
 
 
@@ -42,7 +40,8 @@ class _FusewrightRecorded(torch.autograd.Function):
     def backward(ctx, *gradients):
         steps, wanted = ctx.steps, ctx.needs_input_grad[4:]
         given = [gradients[k] for k in steps["differentiable"]]
-        if torch.is_grad_enabled() or not _fusewright_eager():
+        _, *others = _FUSEWRIGHT_LOOKING_ON  # autocast does in backward what it does to PyTorch's
+        if torch.is_grad_enabled() or any([looks_on() for looks_on in others]):
             return None, None, None, None, *_fusewright_derivative(ctx, given, wanted)
         left = ctx.saved_tensors[ctx.inputs :]
         for of, backward in steps["backward"]:
@@ -77,7 +76,7 @@ def _fusewright_derivative(ctx, gradients, wanted):
     parameters = iter(p for p, _ in ctx.parameters)
     leaves = [next(parameters) if k is None else inputs[k] for k in steps["leaves"]]
     create_graph = torch.is_grad_enabled()
-    with torch.enable_grad():
+    with torch.enable_grad(), torch.autocast(gradients[0].device.type, enabled=False):
         results = steps["original"](ctx.model, *inputs)
         found = torch.autograd.grad(
             [results[k] for k in steps["differentiable"]],

@@ -282,6 +282,28 @@ def test_a_derivative_of_a_derivative_is_refused_where_forward_cannot_run_again(
         torch.autograd.grad(faster(x)["logits"].sum(), x, create_graph=True)
 
 
+def test_autocast_around_backward_alone(pair: tuple[Rows, Any]) -> None:
+    """It was off in forward: kernels run, and the original for a derivative of a derivative is in
+    full precision."""
+    module, faster, x = fresh(pair)
+    before = counts(faster)
+    found = []
+    for one in (module, faster):
+        y = one(x).square().sum()
+        with torch.autocast("cpu"):
+            found.append(torch.autograd.grad(y, [x, *one.parameters()]))
+    for mine, its in zip(*reversed(found), strict=True):
+        torch.testing.assert_close(mine, its, rtol=3e-2, atol=3e-2 * float(its.abs().max()))
+    after = counts(faster)
+    assert after["kernels"] == before["kernels"] + 1
+    assert after["reference_forward"] == before["reference_forward"]
+    y = faster(x).square().sum()
+    with torch.autocast("cpu"), pytest.warns(UserWarning, match="a derivative of its derivative"):
+        (first,) = torch.autograd.grad(y, x, create_graph=True)
+    (plain,) = torch.autograd.grad(module(x).square().sum(), x)
+    torch.testing.assert_close(first, plain, rtol=1e-4, atol=1e-5)
+
+
 def test_what_was_changed_since_is_noticed(pair: tuple[Rows, Any]) -> None:
     """What backward reads, by autograd; what only the original would read, by us."""
     _, faster, x = fresh(pair)
