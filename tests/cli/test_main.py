@@ -105,7 +105,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
         "optimize", "problem.py", "-o", "new.py", "--target", "sm_80", "--precision", "ieee",
         "--rules", "no-library, no-prepack", "--set", "batch_size=2", "--set", "names=('a', 'b')",
         "--no-timing", "--no-algebra", "--tune", "full", "--mode", "eval",
-        "--dynamic", "x:0,1", "--dynamic", "y : -2",
+        "--dynamic", "x:0,1", "--dynamic", "y : -2", "--gradients",
     )  # fmt: skip
     ((name, arguments, options),) = stages.calls
     assert code == 0
@@ -122,6 +122,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
         "overrides": {"batch_size": "2", "names": "('a', 'b')"},
         "mode": "eval",
         "dynamic": {"x": (0, 1), "y": (-2,)},
+        "gradients": True,
         "force": False,
         "timing": False,
         "level": "full",
@@ -238,7 +239,7 @@ def test_explain(stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
     assert arguments == (Path("problem.py"),)
     overrides, sizes = {"batch_size": "2"}, {"x": (1,)}
     wanted = {"target": "cuda", "rules": frozenset[str](), "overrides": overrides, "dynamic": sizes}
-    assert options == wanted
+    assert options == {**wanted, "gradients": False}
     assert capsys.readouterr().out == "relu and add share relu_add\n"
 
 
