@@ -209,7 +209,7 @@ def test_without_bias_a_node_has_no_last_argument() -> None:
 
 def test_sizes_are_called_as_where_they_are_written() -> None:
     call = plain(leaf(), [BatchSize(1), BatchSize(3)], item(leaf()))
-    assert call.render(["a"], "", "n") == "torch.ops.aten.foo.x(a, [n, n * 3], a.item())"
+    assert call.render(["a"], "", {"batch": "n"}) == "torch.ops.aten.foo.x(a, [n, n * 3], a.item())"
 
 
 def test_numbers_of_the_data_are_computed_in_the_call() -> None:
@@ -265,13 +265,19 @@ SAMPLES = {
     "aten.conv_transpose1d": lambda f, x: f(x[None], torch.ones(2, 1, 1)),
     "aten.conv_transpose2d": lambda f, x: f(x[None, None], torch.ones(1, 1, 1, 1)),
     "aten.conv_transpose3d": lambda f, x: f(x[None, None, None], torch.ones(1, 1, 1, 1, 1)),
+    "aten.native_layer_norm": lambda f, x: f(x, [3], None, None, 1e-5)[0],
+    "aten.native_group_norm": lambda f, x: f(x, None, None, 2, 3, 1, 3, 1e-5)[0],
+    "aten.native_dropout": lambda f, x: f(x, 0.0, True)[0],
+    "aten.scatter.src": lambda f, x: f(x, 1, torch.zeros(2, 1, dtype=torch.int64), x),
 }
 
 
 @pytest.mark.parametrize("name", sorted(NEW_MEMORY))
 def test_new_memory_is_nobody_elses(name: str) -> None:
     x = torch.randn(2, 3)
-    result = SAMPLES[name](getattr(torch.ops.aten, name.removeprefix("aten.")), x)
+    packet, *overload = name.removeprefix("aten.").split(".")
+    call = getattr(torch.ops.aten, packet)
+    result = SAMPLES[name](getattr(call, overload[0]) if overload else call, x)
     assert result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
 
 
