@@ -61,9 +61,9 @@ def _row(shape: PublicShape, kind: str, rounds: int, *, api: bool, warm: bool) -
         own = copy.deepcopy(model)
         if api and name == "ours":
             options = {"gradients": kind == "training", "mode": MODES[kind]}
-            run = own = fusewright.optimize(own, x, options=options)
-        else:
-            run = torch.compile(own, backend=backend) if backend else own
+            own = fusewright.optimize(own, x, options=options)
+            backend = ""
+        run = torch.compile(own, backend=backend) if backend else own
         sides[name] = partial(_step, own, run, shape, kind)
     ours = sides["ours"](x)
     _wait()
