@@ -180,9 +180,9 @@ def _as_whole(module: M, inputs: Inputs, machine: Target, chosen: Options, names
     check_rules(made, chosen.rules)
     modes = InModes(MODE_NAMES[module.training], made)
     if chosen.mode == "both" and made.replaced:
-        modes = in_modes(module, inputs, made, chosen.rules, check_rules)
+        modes = in_modes(module, inputs, made, chosen.rules)
     if chosen.gradients:
-        modes = with_gradients(modes, module, inputs, chosen.rules, check_rules)
+        modes = with_gradients(modes, module, inputs, chosen.rules)
     own = _own(names, kind)
     record = modes.record(kind.__name__)
     if not made.replaced:

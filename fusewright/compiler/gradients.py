@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
 
 from fusewright.codegen.kernel_symbols import CXX_NAMES, symbols
 from fusewright.compiler.compilation import Compilation, design
+from fusewright.compiler.rules import check_rules
 from fusewright.emit.emitted_file import GeneratedForward
-from fusewright.emit.recorded import PlannedGraph, recorded_forward
+from fusewright.emit.recorded import PlannedGraph, PlannedJoint, recorded_forward
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.joint_graph import JointGraph, capture_joint
@@ -35,7 +36,6 @@ def make_recorded(
     first: Compilation,
     rules: frozenset[str],
     others: Sequence[Compilation],
-    check_rules: Callable[[Compilation, frozenset[str]], None],
 ) -> Recorded:
     """The graphs of `module` as it is, with gradients; raises CaptureFailed where there are none,
     or no kernel would be faster, and BadUsage for rules that cannot be kept.
@@ -64,8 +64,8 @@ def recorded_code(
 ) -> GeneratedForward:
     """The emitted `forward` for such calls. first: as above.  function_of: of the emitted file."""
     forward, *backward = map(_planned, recorded.made)
-    results, scope = first.given.results, replace(scope, records=True)
-    return recorded_forward(recorded.joint, forward, backward, function_of, results, module, scope)
+    joint = PlannedJoint(recorded.joint, forward, tuple(backward), first.given.results)
+    return recorded_forward(joint, function_of, module, replace(scope, records=True))
 
 
 def _planned(made: Compilation) -> PlannedGraph:

@@ -8,7 +8,7 @@ one file, which has each kernel that they share once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +21,7 @@ from fusewright.codegen.shared_kernels import SharedKernels
 from fusewright.codegen.value_names import ValueNames
 from fusewright.compiler.compilation import Comment, Compilation, make
 from fusewright.compiler.gradients import Recorded, make_recorded
+from fusewright.compiler.rules import check_rules
 from fusewright.emit.header import ForwardNotes
 from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.kernels.registry import shared_kernels
@@ -114,12 +115,8 @@ def in_modes(
     inputs: Sequence[object],
     first: Compilation,
     rules: frozenset[str],
-    check_rules: Callable[[Compilation, frozenset[str]], None],
 ) -> InModes:
-    """What was made for `module` in its own mode, with what can be made for the other.
-
-    check_rules: raises BadUsage for rules that a Compilation breaks.
-    """
+    """What was made for `module` in its own mode, with what can be made for the other."""
     name = MODE_NAMES[module.training]
     reads = any(setting.name == "training" for setting in first.given.settings)
     if not first.replaced or not reads:
@@ -142,7 +139,6 @@ def with_gradients(
     module: nn.Module,
     inputs: Sequence[object],
     rules: frozenset[str],
-    check_rules: Callable[[Compilation, frozenset[str]], None],
 ) -> InModes:
     """The same with what can be made for calls that record gradients."""
     recorded, unrecorded, taken = dict[str, Recorded](), dict[str, str](), [*modes.made]
@@ -150,7 +146,7 @@ def with_gradients(
         other = in_other_mode(module) if mode != modes.name else nullcontext()
         try:
             with other:
-                found = make_recorded(module, inputs, made, rules, taken, check_rules)
+                found = make_recorded(module, inputs, made, rules, taken)
         except (CaptureFailed, BadUsage) as error:
             unrecorded[mode] = str(error)
             continue

@@ -80,6 +80,7 @@ from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_sizes, t
 from fusewright.frontend.example_arguments import Example, example
 from fusewright.frontend.submodules import Calls, Chosen, choose, observed
 from fusewright.judge.evidence.pytree import tensors
+from fusewright.judge.findings import Verdict
 from fusewright.judge.isolation.memory_limit import Peak
 from fusewright.judge.judging import Judging, judge_request, open_judging
 from fusewright.kernels.registry import (
@@ -282,13 +283,21 @@ def optimize_file(
         compiling = Compiling(file.runtime)
         del module, given, work
         torch.cuda.empty_cache()  # the judge's processes want the memory
-        verdict = judging.verdict(progress, turn, compiling.library)
-        if is_judged_later(verdict, file.mode):
-            progress(f"judging it in {file.mode} mode")
-            asked = replace(judging.request, mode=file.mode, timing=False)
-            other = judge_request(asked, progress, turn, judging.session.site, compiling.library)
-            verdict = with_other_mode(verdict, file.mode, other)
+        verdict = _verdict(judging, file.mode, compiling, progress, turn)
         return replace(outcome, verdict=verdict, tuning=file.tuning)
+
+
+def _verdict(
+    judging: Judging, mode: str, compiling: Compiling, progress: Progress, turn: Turn
+) -> Verdict:
+    """On a file that is written. mode: the other one that it has kernels for, or ""."""
+    verdict = judging.verdict(progress, turn, compiling.library)
+    if not is_judged_later(verdict, mode):
+        return verdict
+    progress(f"judging it in {mode} mode")
+    asked = replace(judging.request, mode=mode, timing=False)
+    other = judge_request(asked, progress, turn, judging.session.site, compiling.library)
+    return with_other_mode(verdict, mode, other)
 
 
 def emit_only(
@@ -537,9 +546,9 @@ def _file(
         made = tuned(made, progress)
         modes = InModes(MODE_NAMES[module.training], made)
         if mode == "both":
-            modes = in_modes(module, given.inputs, made, rules, check_rules)
+            modes = in_modes(module, given.inputs, made, rules)
         if gradients:
-            modes = with_gradients(modes, module, given.inputs, rules, check_rules)
+            modes = with_gradients(modes, module, given.inputs, rules)
         text, runtime = _emitted(modes, module, problem)
         reports = tuple(r for m in modes.made for r in step_reports(m.plan, m.descriptions))
         degenerate = is_degenerate(made.captured.graph)

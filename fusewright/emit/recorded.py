@@ -42,41 +42,40 @@ class PlannedGraph:
     conditions: tuple[Condition, ...]
 
 
-def recorded_forward(
-    joint: JointGraph,
-    forward: PlannedGraph,
-    backward: Sequence[PlannedGraph],
-    function_of: Mapping[str, str],
-    results: Tree,
-    module: nn.Module,
-    scope: EmitScope,
-) -> GeneratedForward:
-    """The emitted `forward` of `module` for calls that record gradients.
+@dataclass(frozen=True)
+class PlannedJoint:
+    """graph: the joint graph.  forward, backward: its parts.  results: how the model holds its
+    results."""
 
-    backward: for each of the joint graph's.  results: how the model holds its results.
-    """
-    return _Recorded(joint, forward, backward, function_of, results, module, scope).forward()
+    graph: JointGraph
+    forward: PlannedGraph
+    backward: tuple[PlannedGraph, ...]
+    results: Tree
+
+
+def recorded_forward(
+    joint: PlannedJoint, function_of: Mapping[str, str], module: nn.Module, scope: EmitScope
+) -> GeneratedForward:
+    """The emitted `forward` of `module` for calls that record gradients."""
+    return _Recorded(joint, function_of, module, scope).forward()
 
 
 class _Recorded:
     def __init__(
         self,
-        joint: JointGraph,
-        forward: PlannedGraph,
-        backward: Sequence[PlannedGraph],
+        planned: PlannedJoint,
         function_of: Mapping[str, str],
-        results: Tree,
         module: nn.Module,
         scope: EmitScope,
     ) -> None:
-        self.joint, self.planned, self.backward = joint, forward, backward
-        self.function_of, self.results = function_of, results
-        self.module, self.scope = module, scope
-        self.cuda = forward.plan.target.language == "cuda"
-        conditions = [c for planned in (forward, *backward) for c in planned.conditions]
-        plan = forward.plan
-        captured = replace(forward.captured, results=results)
-        asked = [*dict.fromkeys(conditions)]
+        self.joint, self.planned = planned.graph, planned.forward
+        self.backward, self.results = planned.backward, planned.results
+        self.function_of, self.module, self.scope = function_of, module, scope
+        plan = self.planned.plan
+        self.cuda = plan.target.language == "cuda"
+        every = (self.planned, *self.backward)
+        asked = [*dict.fromkeys(c for one in every for c in one.conditions)]
+        captured = replace(self.planned.captured, results=self.results)
         self.guard = guard(
             captured, module, scope, plan.target, plan.precision, asked, records=True
         )
@@ -182,7 +181,7 @@ class _Recorded:
         laid = [
             self._laid(text, leaf)
             for text, leaf, n in zip(inputs, nodes, self._sources(), strict=True)
-            if n is None or base(n).row.kind in ("library", "view") or n.row.kind == "view"
+            if n is None or n.row.kind == "view" or base(n).row.kind == "library"
         ]
         laid = [f"device = {inputs[-1]}.get_device()"] * self.cuda + laid
         which = "the parameters" if len(of) < len(self.joint.leaves) else "all"

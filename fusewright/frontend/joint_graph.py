@@ -167,12 +167,11 @@ def _plain_autograd() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Split:
-    """What AOTAutograd makes of a program. about: its metadata.  results: how many the forward
-    graph has, with new values of what it changes, which come first."""
+    """What AOTAutograd makes of a program. about: its metadata. The forward graph has new values of
+    what it changes first, then the results."""
 
     forward: GraphModule
     backward: GraphModule
-    results: int
     about: Any
 
 
@@ -181,11 +180,11 @@ def _split(program: ExportedProgram) -> _Split:
     parameters = program.graph_signature.inputs_to_parameters
     state = {s.arg.name for s in program.graph_signature.input_specs if _is_state(s)}
     fakes = [n.meta["val"] for n in places]
-    found: list[tuple[GraphModule, GraphModule, int]] = []
+    found: list[tuple[GraphModule, GraphModule]] = []
 
     def partition(joint: GraphModule, given: Any, **settings: Any) -> Any:
         graphs = min_cut_rematerialization_partition(joint, given, **settings)
-        found.append((*graphs, settings["num_fwd_outputs"]))
+        found.append(graphs)
         return graphs
 
     def as_it_is(graph: GraphModule, _: object) -> Any:
@@ -246,11 +245,13 @@ class _Joint:
         self.specs = program.graph_signature.input_specs
         self.changed: list[int] = list(split.about.mutated_inp_runtime_indices)
         self.kinds = split.about.output_info
+        self.keys = self._keys()
+        self.made = {n.name: n for n in split.forward.graph.nodes}
 
     def graphs(self) -> JointGraph:
         self._check()
-        keys = self._keys()
-        forward = self._forward(keys)
+        keys = self.keys
+        forward = self._forward()
         grads = _output(self.split.backward.graph)
         of = [key for key, grad in zip(keys, grads, strict=True) if isinstance(grad, Node)]
         named = [k for k, key in enumerate(of) if isinstance(key, str)]
@@ -288,7 +289,7 @@ class _Joint:
 
     # -- the two graphs
 
-    def _forward(self, keys: Sequence[Leaf]) -> Captured:
+    def _forward(self) -> Captured:
         graph = _copied(self.split.forward.graph)
         places = [n for n in graph.nodes if n.op == "placeholder"]
         inputs = [
@@ -304,7 +305,7 @@ class _Joint:
         rest = returned[len(self.changed) :]
         outputs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None) for n in rest]
         program = TracedProgram(graph, self.program.constants, inputs, outputs)
-        shown = self._shown(program, keys)
+        shown = self._shown(program, self.keys)
         shown = _of_results(shown, range(len(self.changed), len(returned)))
         shown = replace(shown, settings=self.given.settings)
         exported = Exported(program, (), (), _tuple(len(rest)))
@@ -333,12 +334,11 @@ class _Joint:
         """What an argument of backward is called: as in the model, where that has a name for it."""
         if n.name.startswith("tangents_"):
             return "gradient"
-        known = {one.name: one for one in self.split.forward.graph.nodes}
-        made = known[n.name]
+        made = self.made[n.name]
         while made.target in SHOW and isinstance(made.args[0], Node):
             made = made.args[0]
         if made.op == "placeholder":
-            key = self._keys()[[*known].index(made.name)]
+            key = self.keys[[*self.made].index(made.name)]  # arguments come first
             return dict(argument_names(self.given))[key] if isinstance(key, int) else key
         modules = [*(made.meta.get("nn_module_stack") or {}).values()]
         return (str(modules[-1][0]) if modules else "") or call_word(made)
