@@ -19,8 +19,8 @@ from torch._inductor.utils import run_and_get_code
 from torch.overrides import TorchFunctionMode
 
 import fusewright
-from tests.support.emitting import Emitted, emit_text
-from tests.support.traced_subjects import MODELS, Subject, problem, same
+from tests.support.emitting import Emitted
+from tests.support.traced_subjects import MODELS, Subject, same, subjects, written
 
 pytestmark = pytest.mark.compiler
 
@@ -30,29 +30,13 @@ TRACED = "PyTorch's compiler traces it, and "
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Emitted]]:
-    """Each model's file, written once."""
-    folder, made = tmp_path_factory.mktemp("traced"), dict[str, Emitted]()
-
-    def file(what: str) -> Emitted:
-        if what not in made:
-            made[what] = emit_text(problem(*MODELS[what]), folder)
-        return made[what]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "kernels"))
+    with written(tmp_path_factory.mktemp("traced")) as file:
         yield file
 
 
 @pytest.fixture
 def subject(files: Callable[[str], Emitted]) -> Iterator[Callable[[str], Subject]]:
-    def made(what: str) -> Subject:
-        torch.manual_seed(0)
-        emitted = files(what).load()
-        model = emitted.ModelNew().requires_grad_(False)
-        return Subject(emitted, model, emitted.get_inputs())
-
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with subjects(files) as made:
         yield made
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
 
-from tests.support.emitting import Emitted, emit_text
-from tests.support.traced_subjects import MODELS, Subject, problem, same
+from tests.support.emitting import Emitted
+from tests.support.traced_subjects import MODELS, Subject, same, subjects, written
 
 pytestmark = [pytest.mark.gpu, pytest.mark.compiler]
 KERNELS: tuple[int, list[str]] = (1, [])
@@ -19,33 +16,13 @@ KERNELS: tuple[int, list[str]] = (1, [])
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Emitted]]:
-    """Each model's file, written once."""
-    folder, made = tmp_path_factory.mktemp("traced"), dict[str, Emitted]()
-
-    def file(what: str) -> Emitted:
-        if what not in made:
-            made[what] = emit_text(problem(*MODELS[what]), folder, "sm_90a")
-        return made[what]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "kernels"))
+    with written(tmp_path_factory.mktemp("traced"), "sm_90a") as file:
         yield file
 
 
 @pytest.fixture
 def subject(files: Callable[[str], Emitted]) -> Iterator[Callable[[str], Subject]]:
-    def made(what: str) -> Subject:
-        torch.manual_seed(0)
-        emitted = files(what).load()
-        model = emitted.ModelNew().requires_grad_(False).cuda()
-
-        def moved(value: Any) -> Any:
-            return value.cuda() if isinstance(value, torch.Tensor) else value
-
-        return Subject(emitted, model, tree_map(moved, emitted.get_inputs()))
-
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with subjects(files, "cuda") as made:
         yield made
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from tests.support.emitting import Emitted, emit_text
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n\n"
 # what -> the lines of the constructor, the signature, the lines of forward, the inputs
@@ -132,3 +138,36 @@ def same(found: Any, wanted: Any) -> None:
             same(mine, theirs)
     else:
         assert found == wanted
+
+
+@contextmanager
+def written(folder: Path, target: str = "cpu") -> Iterator[Callable[[str], Emitted]]:
+    """Each model's file, written once; its kernels are compiled there, too."""
+    made = dict[str, Emitted]()
+
+    def file(what: str) -> Emitted:
+        if what not in made:
+            made[what] = emit_text(problem(*MODELS[what]), folder, target)
+        return made[what]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / "kernels"))
+        yield file
+
+
+@contextmanager
+def subjects(
+    files: Callable[[str], Emitted], device: str = "cpu"
+) -> Iterator[Callable[[str], Subject]]:
+    """Models of these files, without gradients, and their inputs."""
+
+    def made(what: str) -> Subject:
+        torch.manual_seed(0)
+        emitted = files(what).load()
+        model = emitted.ModelNew().requires_grad_(False).to(device)
+        moved = tree_map_only(torch.Tensor, lambda x: x.to(device), emitted.get_inputs())
+        return Subject(emitted, model, moved)
+
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        yield made
