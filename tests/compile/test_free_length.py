@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 import torch
 
-from tests.support.agreement import copied, disagreements
-from tests.support.compiled import Case, build, prepare, ready
+from fusewright.frontend.asked_size import Wanted
+from tests.support.free_subjects import Built, built_free, check
 
 TEXT = """
 import torch
@@ -62,34 +58,23 @@ MODELS: dict[str, tuple[int, range, str]] = {
         "        return x + self.linear(made.transpose(1, 2).reshape(x.shape))",
     ),
 }
-Built = dict[str, tuple[Case, ModuleType]]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    folder = tmp_path_factory.mktemp("lengths")
-    cases = {}
-    for number, (name, (dim, _, body)) in enumerate(MODELS.items()):
-        path = Path(folder / f"model_{number}.py")
-        path.write_text(TEXT.format(body), encoding="utf-8")
-        cases[name] = prepare(path, dynamic={"x": (dim,)})
-    modules = build([*cases.values()], folder)
-    return {name: (case, m) for (name, case), m in zip(cases.items(), modules, strict=True)}
+    texts: dict[str, tuple[str, Wanted]] = {
+        name: (TEXT.format(body), {"x": (dim,)}) for name, (dim, _, body) in MODELS.items()
+    }
+    return built_free(texts, tmp_path_factory.mktemp("lengths"))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_other_lengths(name: str, built: Built) -> None:
     dim, taken, _ = MODELS[name]
-    case, module = built[name]
-    ours, theirs = module.ModelNew(), case.model
-    ours.load_state_dict(theirs.state_dict(), strict=True)
     for size in (24, 37, 2, 1):
         shape = [3, 24, 32]
         shape[dim] = size
-        inputs = [torch.randn(shape)]
-        with torch.no_grad():
-            assert ready(copy.deepcopy(ours), copied(inputs)) == (size in taken), size
-        assert disagreements(ours, theirs, inputs) == [], size
+        check(built[name], [torch.randn(shape)], size in taken)
 
 
 def test_the_text_calls_it_length(built: Built) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 import torch
 
-from tests.support.agreement import copied, disagreements
-from tests.support.compiled import Case, build, prepare, ready
+from fusewright.frontend.asked_size import Wanted
+from tests.support.free_subjects import Built, built_free, check
 
 TEXT = """
 import torch
@@ -102,33 +98,19 @@ MASKED = {
     "        return self.together(x, torch.softmax(scores, -1) @ v)",
 }
 PAIRS = ((3, 8), (1, 1), (1, 5), (5, 1), (2, 2), (7, 13), (4, 64), (11, 3))
-Built = dict[str, tuple[Case, ModuleType]]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    folder = tmp_path_factory.mktemp("sizes")
-    cases = {}
-    bodies = {name: (body, False) for name, (_, _, body) in MODELS.items()}
-    bodies |= {name: (body, True) for name, body in MASKED.items()}
-    for number, (name, (body, masked)) in enumerate(bodies.items()):
-        path = Path(folder / f"model_{number}.py")
-        more, inputs = MASK if masked else ("", "")
-        path.write_text(TEXT.format(body=body, more=more, inputs=inputs), encoding="utf-8")
-        wanted = {"x": (0, 1), "mask": (0, 2, 3)} if masked else {"x": (0, 1)}
-        cases[name] = prepare(path, dynamic=wanted)
-    modules = build([*cases.values()], folder)
-    return {name: (case, m) for (name, case), m in zip(cases.items(), modules, strict=True)}
+    def text(body: str, more: str = "", inputs: str = "") -> str:
+        return TEXT.format(body=body, more=more, inputs=inputs)
 
-
-def check(built: tuple[Case, ModuleType], inputs: list[object], taken: bool) -> None:
-    case, module = built
-    ours, theirs = module.ModelNew(), case.model
-    ours.load_state_dict(theirs.state_dict(), strict=True)
-    sizes = [tuple(t.shape) for t in inputs if isinstance(t, torch.Tensor)]
-    with torch.no_grad():
-        assert ready(copy.deepcopy(ours), copied(inputs)) == taken, sizes
-    assert disagreements(ours, theirs, inputs) == [], sizes
+    texts: dict[str, tuple[str, Wanted]] = {
+        name: (text(body), {"x": (0, 1)}) for name, (_, _, body) in MODELS.items()
+    }
+    wanted = {"x": (0, 1), "mask": (0, 2, 3)}
+    texts |= {name: (text(body, *MASK), wanted) for name, body in MASKED.items()}
+    return built_free(texts, tmp_path_factory.mktemp("sizes"))
 
 
 @pytest.mark.parametrize("name", MODELS)
