@@ -131,7 +131,7 @@ def test_operations_are_counted_alike(row: str) -> None:
     """A linear layer is written as a product whose arguments come in another order."""
     graph = capture(Called(row), [torch.randn(6, 4, 20, 24)]).graph
     before, after = (
-        [call_flops(n, g.batch) for n in toposort(g.roots) if n.op == "library"]
+        [call_flops(n, g.example) for n in toposort(g.roots) if n.op == "library"]
         for g in (graph, pages(graph, ALWAYS))
     )
     assert before == after

@@ -201,10 +201,17 @@ def judged(problem: Path, candidate: Path, options: Mapping[str, object]) -> Out
     return outcome
 
 
+def _environment() -> dict[str, str]:
+    """The variables of this process. Verdicts are asked for in threads, while pytest sets and
+    deletes a variable for each test: one that is gone when its turn comes is left out."""
+    found = {name: os.environ.get(name) for name in list(os.environ)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def judged_in_turn(orders: Sequence[Mapping[str, object]]) -> Iterator[Outcome]:
     """Verdicts on candidates, in order, from one process of the judge."""
     command = [sys.executable, str(Path(__file__).with_name("judge_group.py"))]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = _environment() | {"PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryFile("w+") as complaints:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, text=True,

@@ -289,7 +289,7 @@ def test_the_question_about_rounding_has_their_layout() -> None:
     for name, weights in (("plain", True), ("other weights", False)):
         layer, x = laid_out(*LAYERS[name])
         (n,) = found_in(graphs(Tailed(layer), x)[1])
-        assert probe_expression(n, "batch").endswith(f", device, last=(True, {weights}))")
+        assert probe_expression(n).endswith(f", device, last=(True, {weights}))")
 
 
 @pytest.mark.parametrize("last", [(True, True), (True, False), (False, False)])

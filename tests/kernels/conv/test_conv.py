@@ -241,7 +241,7 @@ def test_what_the_emitted_file_asks_of_a_transposed_one() -> None:
     _, after = graphs(layer, torch.randn(shape))
     (n,) = convolutions(after)
     settings = "(2, 3), (1, 0), (1, 2), 1, (1, 1)"
-    assert probe_expression(n, "batch") == (
+    assert probe_expression(n) == (
         "_fusewright_conv_uses_tf32(torch.nn.functional.conv_transpose2d, (batch, 64, 36, 33), "
         f"(64, 96, 3, 3), {settings}, device)"
     )

@@ -178,6 +178,6 @@ def test_the_emitted_file_asks_nothing_about_rounding(tmp_path: Path) -> None:
     text = emitted.text
     classes = [row.numeric.name for row in emitted.made.notes.rows]
     assert any(name.endswith("conv as bf16 with float32 sums") for name in classes)
-    assert "_fusewright_conv_uses_tf32" not in text
+    assert "_fusewright_conv_uses_tf32(" not in text
     assert "const bfloat_t* left, const bfloat_t* right" in text
     assert "workspace = torch.empty(batch * " in text

@@ -214,7 +214,7 @@ def test_the_flag_decides(tmp_path: Path) -> None:
     head = text.partition('"""')[0]
     assert "ieee: full float32 from float16 terms" in head
     assert "three products" in head
-    assert "_fusewright_conv_uses_tf32" not in text
+    assert "_fusewright_conv_uses_tf32(" not in text
     assert re.search(r"run_conv<\d+, \w+, 0, \d, 64, 1, 2>", text)
 
 
