@@ -6,7 +6,7 @@ stores every result exactly once. Whatever has no kernel is a library step with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +15,14 @@ from fusewright.errors import InternalError
 from fusewright.fusion.axes import Incompatible, Load, LoopAxes, elementwise_args, loops
 from fusewright.fusion.epilogue import Anchors, Epilogue, NoReduction, Reduction
 from fusewright.fusion.kernel_names import NameRules, kernel_names
-from fusewright.ir.graph import Graph, Node, is_memory_of_pieces, numel, toposort
+from fusewright.ir.graph import (
+    Graph,
+    Node,
+    is_memory_of_pieces,
+    is_number_of_constants,
+    numel,
+    toposort,
+)
 from fusewright.targets.target import Target
 
 ANY_NAME = NameRules()
@@ -170,10 +177,9 @@ class _FusionPlanner:
         return readers
 
     def _numbers(self) -> set[int]:
-        """The maps of constants only, the batch size among them, that nobody but kernels reads."""
+        """The numbers that constants make, if nobody but kernels reads them."""
         roots = {id(r) for r in self.graph.roots}
-        maps = (n for n in self.order if n.row.kind == "pointwise" and n.args and not n.shape)
-        known = (n for n in maps if all(a.op == "constant" for a in n.args) and id(n) not in roots)
+        known = (n for n in self.order if is_number_of_constants(n) and id(n) not in roots)
         read = ((n, self.wanted[id(n)]) for n in known)
         return {
             id(n) for n, by in read if by and all(r.row.computed and not _counter(r) for r in by)
@@ -222,14 +228,14 @@ class _FusionPlanner:
         for g in old:
             self.groups[g] = []
         self.groups.append(members)
-        for m in members:
-            self.group_of[id(m)] = len(self.groups) - 1
+        self.group_of.update({id(m): len(self.groups) - 1 for m in self._own(members)})
 
     def _sorted(self, nodes: Iterable[Node]) -> list[Node]:
-        """In order, with the numbers that they read: each kernel works those out itself."""
+        """In order, behind the numbers that they read: each kernel works those out itself."""
         nodes = unique(nodes)
         numbers = (a for n in nodes for a in n.args if id(a) in self.numbers)
-        return sorted(unique([*nodes, *numbers]), key=lambda n: self.index[id(n)])
+        every = unique([*nodes, *numbers])
+        return sorted(every, key=lambda n: (id(n) not in self.numbers, self.index[id(n)]))
 
     def _merge_siblings(self) -> None:
         """Groups that read the same tensor share its loads where they can."""
@@ -240,7 +246,7 @@ class _FusionPlanner:
                     members = self._sorted([*a, *b])
                     if self._legal(members):
                         self.groups[i], self.groups[j] = members, []
-                        self.group_of.update({id(m): i for m in members})
+                        self.group_of.update({id(m): i for m in self._own(members)})
 
     def _share_tensor(self, a: Sequence[Node], b: Sequence[Node]) -> bool:
         sources = [s for m in a for s in self._sources(m)]
@@ -303,8 +309,12 @@ class _FusionPlanner:
     def _epilogue(self, members: Sequence[Node], found: LoopAxes) -> Epilogue | None:
         return self.anchors.epilogue(members, found, self._outputs(members), self.target)
 
-    def _mask(self, members: Sequence[Node]) -> int:
-        return sum(1 << self.index[id(m)] for m in members)
+    def _own(self, members: Iterable[Node]) -> Iterator[Node]:
+        """Without the numbers, which are in every group that reads them and wait for nothing."""
+        return (m for m in members if id(m) not in self.numbers)
+
+    def _mask(self, members: Iterable[Node]) -> int:
+        return sum(1 << self.index[id(m)] for m in self._own(members))
 
     def _check_stores(self, members: Sequence[Node], found: LoopAxes) -> None:
         stored = self._outputs(members)
@@ -325,7 +335,7 @@ class _FusionPlanner:
         """The members that something outside the group reads."""
         inside = {id(m) for m in members}
         roots = {id(r) for r in self.graph.roots}
-        kept = (m for m in members if id(m) not in self.numbers)
+        kept = self._own(members)
         return [m for m in kept if id(m) in roots or self._read_outside(m, inside, roots)]
 
     def _read_outside(self, n: Node, inside: set[int], roots: set[int]) -> bool:

@@ -435,8 +435,17 @@ def claim(origins: dict[Node, Origin], n: Node, origin: Origin) -> None:
             waiting += reversed(n.args)
 
 
+def is_number_of_constants(n: Node) -> bool:
+    """Whether only constants make this number, the free sizes among them."""
+    known = n.args and all(a.op == "constant" for a in n.args)
+    return n.row.kind == "pointwise" and not n.shape and bool(known)
+
+
 def origin_of(graph: Graph, n: Node) -> Origin | None:
-    """Where a node comes from; of one that a pass has put behind others, where these come from."""
+    """Where a node comes from; of one that a pass has put behind others, where these come from;
+    nothing of a number that constants make, which many calls may ask for (n - 1)."""
+    if is_number_of_constants(n):
+        return None
     while graph.origins and n not in graph.origins and n.args:
         n = n.args[0]
     return graph.origins.get(n)

@@ -17,7 +17,8 @@ from fusewright.rewrite.simplify import rewrite
 from fusewright.targets.target import TARGETS
 
 SETUP = (
-    "self.linear = nn.Linear(12, 12)\nself.conv = nn.Conv2d(3, 4, 3)\nself.norm = nn.BatchNorm2d(3)"
+    "self.linear = nn.Linear(12, 12)\nself.conv = nn.Conv2d(3, 4, 3)\n"
+    "self.norm = nn.BatchNorm2d(3)\nself.behind = nn.BatchNorm2d(4)"
 )
 
 
@@ -57,6 +58,8 @@ CASES = [
     ("return F.group_norm(torch.relu(x), 1).mean((2, 3))", IMAGE, 2),
     ("return torch.relu(self.norm(x))", IMAGE, 1),
     ("return self.norm(x) + self.norm(x * 2)", IMAGE, 1),
+    # Both divide by the number of pixels less one, which each works out from the batch size.
+    ("y = F.conv2d(self.norm(x), self.conv.weight, padding=1)\nreturn self.behind(y)", IMAGE, 2),
     ("x = x.sum(1, keepdim=True).max(1, keepdim=True)[0]\nreturn x.mean(1).logsumexp(0)", ROWS, 2),
     ("x = x.sum(1, keepdim=True).max(1, keepdim=True)[0]\nreturn x.logsumexp(1)", ROWS, 1),
     ("return torch.relu(x), torch.tanh(x).sum()", ROWS, 1),
