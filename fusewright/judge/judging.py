@@ -29,6 +29,14 @@ from fusewright.judge.isolation.worker_pool import CHECKED, Site
 from fusewright.judge.request import PHASES, Limits, Phase, Request
 from fusewright.judge.session import Part, Progress, Session, nothing
 from fusewright.judge.timing import bench
+from fusewright.judge.timing.sides import (
+    CANDIDATE,
+    ENVIRONMENT,
+    Side,
+    participants,
+    prepare,
+    start,
+)
 from fusewright.judge.workers import Lost, Short, Stopped
 
 Compiled = Callable[[], Path | None]
@@ -101,7 +109,7 @@ def replay(report: Path | str, case: str, progress: Progress | None = None) -> V
 
 def open_site(device: str, *, timing: bool = True) -> AbstractContextManager[Site]:
     """Where a judging happens; all its processes start at once, and get ready meanwhile."""
-    kinds = (CHECKED, bench.ENVIRONMENT) if timing else (CHECKED,)
+    kinds = (CHECKED, ENVIRONMENT) if timing else (CHECKED,)
     return worker_pool.open_site(device, kinds)
 
 
@@ -253,14 +261,14 @@ class _Slots:
     @property
     def timers(self) -> tuple[str, ...]:
         request = self.session.request
-        return bench.participants(request) if request.timing else ()
+        return participants(request) if request.timing else ()
 
     @property
     def last(self) -> int:
         return 1 + self.phases + len(self.timers)
 
-    def start_sides(self) -> list[bench.Side]:
-        return bench.start(self.session, self.timers, range(1 + self.phases, self.last))
+    def start_sides(self) -> list[Side]:
+        return start(self.session, self.timers, range(1 + self.phases, self.last))
 
 
 @dataclass(frozen=True)
@@ -269,7 +277,7 @@ class _Ready:
 
     slots: _Slots
     workers: Mapping[Phase, Worker]
-    sides: list[bench.Side]
+    sides: list[Side]
 
 
 def _judge(session: Session, turn: Turn, compiled: Compiled | None = None) -> bench.Timing | None:
@@ -289,8 +297,8 @@ def _prepare(session: Session) -> _Ready | None:
         session.ledger.add("default-device", "note", str(session.lab["placing"]))
     # torch.compile takes its time, most of it on one core: it starts first, while we go on here.
     for side in reversed(sides):
-        if side.name != bench.CANDIDATE:
-            bench.prepare(session, side)
+        if side.name != CANDIDATE:
+            prepare(session, side)
     # Starting takes processor time: these are not needed before the problem is known.
     canary = session.start_candidate("canary", 0)
     workers = {p: session.start_candidate(p.name, i + 1) for i, p in enumerate(phases)}
@@ -326,9 +334,9 @@ def _go_on(
 
 def _timed(
     session: Session,
-    sides: list[bench.Side],
+    sides: list[Side],
     turn: Turn,
-    started: Callable[[], list[bench.Side]],
+    started: Callable[[], list[Side]],
 ) -> bench.Timing | None:
     """What the clocks say of these sides; where they are not clear, of `started` ones once more."""
     mark, before = session.ledger.mark(), None
@@ -346,7 +354,7 @@ def _timed(
         sides = started()
 
 
-def _test_itself(session: Session, canary: Worker, sides: list[bench.Side]) -> None:
+def _test_itself(session: Session, canary: Worker, sides: list[Side]) -> None:
     """Once more, alone, where the machine had too little of something."""
     while True:
         try:
@@ -367,7 +375,7 @@ def _twice(unclear: bench.Unclear) -> str:
     )
 
 
-def _make_room(session: Session, sides: list[bench.Side], short: Short) -> None:
+def _make_room(session: Session, sides: list[Side], short: Short) -> None:
     """What the machine was too small, or too busy, for is tried once more, alone."""
     if session.alone:
         raise Short(f"{short} It was tried twice, the second time with nothing else of this run.")
@@ -375,7 +383,7 @@ def _make_room(session: Session, sides: list[bench.Side], short: Short) -> None:
     _stop(session, sides)
 
 
-def _stop(session: Session, sides: list[bench.Side]) -> None:
+def _stop(session: Session, sides: list[Side]) -> None:
     for side in sides:
         side.worker.kill("the judge makes room")
     sides.clear()
@@ -386,7 +394,7 @@ def _asked(phase: Phase, request: Request) -> bool:
     return not request.only or any(name in phase.experiments for name in request.only)
 
 
-def _run_phases(session: Session, workers: Mapping[Phase, Worker], sides: list[bench.Side]) -> bool:
+def _run_phases(session: Session, workers: Mapping[Phase, Worker], sides: list[Side]) -> bool:
     """True if every phase ran to its end.
 
     Some are asked again with fresh processes where the judge's own was lost, and once, one behind
@@ -395,17 +403,17 @@ def _run_phases(session: Session, workers: Mapping[Phase, Worker], sides: list[b
     parts = [Part(phase, worker, slot) for slot, (phase, worker) in enumerate(workers.items(), 1)]
     mark, complete = session.ledger.mark(), True
 
-    def prepare() -> None:
+    def prepare_candidate() -> None:
         if not session.ledger.failed():
             for side in sides:
-                if side.name == bench.CANDIDATE and not side.prepared:
-                    bench.prepare(session, side)
+                if side.name == CANDIDATE and not side.prepared:
+                    prepare(session, side)
 
     while parts:
         some, others = parts[: session.concurrency], parts[session.concurrency :]
         session.warm_up(part.worker for part in others[: session.concurrency])
         try:
-            session.run_phases(some, before_the_last=nothing if others else prepare)
+            session.run_phases(some, before_the_last=nothing if others else prepare_candidate)
         except Lost as lost:
             session.recover(lost)
             parts = [*_afresh(session, some), *others]

@@ -100,7 +100,7 @@ class Session(Workers):
 
     def read_candidate(self) -> None:
         """Raises BadUsage where it is no text."""
-        self.source = _source(self.request.candidate)
+        self.source = source_of(self.request.candidate)
         self._builds = any(word in self.source for word in _BUILDS)
 
     def listen(self, progress: Progress) -> None:
@@ -553,7 +553,7 @@ def _patience() -> float:
     return min(10.0, max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1))))
 
 
-def _source(path: Path) -> str:
+def source_of(path: Path) -> str:
     """The candidate's text, as Python would read it; nothing of it is run here."""
     try:
         return importlib.util.decode_source(path.read_bytes())
