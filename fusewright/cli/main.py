@@ -431,7 +431,7 @@ def suite(  # noqa: PLR0913 -- the options of the command
     check_outputs(output=page_path, report=report_path, force=True)
     check_target(target)
     from fusewright.suite.command import suite as run
-    from fusewright.suite.process_runner import SuiteOptions
+    from fusewright.suite.run_all import SuiteOptions
 
     return run(
         folder,

@@ -15,9 +15,9 @@ from rich.console import Console
 from fusewright.common.atomic_write import write_atomically
 from fusewright.common.progress import bar
 from fusewright.report.run_report import to_json
-from fusewright.suite.process_runner import Program, SuiteOptions
+from fusewright.suite.process_runner import Program
 from fusewright.suite.row import EAGER, SuiteRow, geometric_mean, totals
-from fusewright.suite.run_all import find_problems, run_all
+from fusewright.suite.run_all import SuiteOptions, find_problems, run_all
 from fusewright.suite.table import page_text, show_suite, suite_report
 
 

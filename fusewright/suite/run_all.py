@@ -11,7 +11,8 @@ import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -20,13 +21,37 @@ from fusewright.common.devices import free_of, gpus, host_free
 from fusewright.common.package import PACKAGE
 from fusewright.common.timing_lock import HOST
 from fusewright.errors import BadUsage
-from fusewright.suite.process_runner import ProcessRunner, Program, SuiteOptions
+from fusewright.suite.process_runner import ProcessRunner, Program
 from fusewright.suite.results_db import ResultsDb
-from fusewright.suite.row import DISK_FULL, SuiteRow
+from fusewright.suite.row import SuiteRow, kept_row, row_of
+from fusewright.suite.run_end import DISK_FULL
 
 SHARE = 0.9  # of the memory that is free when a suite begins, for all its runs together
 SOURCES = (".py", ".h", ".cuh")
 STORE = "results.sqlite"
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """What is the same for every problem of a suite."""
+
+    target: str | None = None
+    timing: bool = True
+    algebra: bool = True
+    timeout_s: float = 600.0
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    tune: str | None = None
+
+    def words(self, path: Path, stem: Path, report: str) -> list[str]:
+        """Of the `optimize` command for one problem."""
+        words = ["optimize", str(path), "--output", f"{stem}.py", "--report", report]
+        words += ["--force"] + ["--no-timing"] * (not self.timing)
+        words += ["--no-algebra"] * (not self.algebra)
+        words += ["--target", self.target] if self.target else []
+        words += ["--tune", self.tune] if self.tune else []
+        for name, value in self.overrides.items():
+            words += ["--set", f"{name}={value}"]
+        return words
 
 
 @dataclass(frozen=True)
@@ -78,17 +103,22 @@ def run_all(
     limits = {HOST: host_free(), **free_of(devices)}
     limits = {name: int(SHARE * size) for name, size in limits.items()}
     launcher = ProcessRunner(
-        program, options, output, several=jobs > 1, devices=devices, limits=limits
+        program, output, options.timeout_s, several=jobs > 1, devices=devices, limits=limits
     )
+
+    def run(problem: SuiteProblem) -> SuiteRow:
+        words = partial(options.words, problem.path.absolute(), output / problem.name)
+        return row_of(problem.name, launcher.launch(problem.name, words))
+
     done = {p.name: _unreadable(p) for p in problems if not p.key}
     by_key = {p.key: p for p in reversed(problems) if p.key}
     lost = []
     with ResultsDb(output / STORE) as store, ThreadPoolExecutor(jobs) as pool:
-        known = {k: r for k in by_key if resume and (r := store.get(k))}
+        known = {k: kept_row(r) for k in by_key if resume and (r := store.get(k))}
         for result in (*done.values(), *known.values()):
             told(result)
         fresh = {
-            pool.submit(launcher.launch, p.name, p.path.absolute()): key
+            pool.submit(run, p): key
             for key, p in sorted(by_key.items(), key=lambda item: item[1].name)
             if key not in known
         }
@@ -97,7 +127,9 @@ def run_all(
                 result, key = future.result(), fresh[future]
                 known[key] = result
                 if result.end != DISK_FULL:  # that says nothing about the problem
-                    lost += [f"{result.name}: {why}" for why in [store.put(key, result)] if why]
+                    lost += [
+                        f"{result.name}: {why}" for why in [store.put(key, asdict(result))] if why
+                    ]
                 told(result)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

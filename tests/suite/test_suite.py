@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from fusewright.common.timing_lock import TimingLock
 from fusewright.judge import judge
 from fusewright.suite import process_runner
 from fusewright.suite.results_db import ResultsDb
-from fusewright.suite.row import SpeedRatio, SuiteRow, totals
+from fusewright.suite.row import SpeedRatio, SuiteRow, kept_row, totals
 from fusewright.suite.table import page_text
 from tests.support.folders import PROBLEMS, ROOT
 from tests.support.suite_stand_in import stand_in as stand_in_for_optimize
@@ -469,7 +470,7 @@ def test_the_store_says_when_the_disk_is_full(tmp_path: Path) -> None:
     result = SuiteRow("x" * 100_000, "verified", "fine", times={"eager": 1.0})
     with ResultsDb(tmp_path / "results.sqlite") as store:
         store._connection.execute("PRAGMA max_page_count = 4")
-        assert "full" in store.put("key", result)
+        assert "full" in store.put("key", asdict(result))
         assert store.get("key") is None
 
 
@@ -481,8 +482,8 @@ def test_the_store_keeps_every_field(tmp_path: Path) -> None:
     )
     for _ in range(2):
         with ResultsDb(tmp_path / "results.sqlite") as store:
-            assert store.put("key", result) == ""
-            assert store.get("key") == result
+            assert store.put("key", asdict(result)) == ""
+            assert kept_row(store.get("key") or {}) == result
             assert store.get("other") is None
 
 
