@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from functools import partial, wraps
 from pathlib import Path
@@ -25,7 +25,7 @@ from rich.console import Console
 from fusewright.cli.options import (
     RESTRICTIONS,
     Algebra,
-    CandidatePath,
+    CandidatePaths,
     Device,
     Dynamic,
     Gradients,
@@ -35,6 +35,7 @@ from fusewright.cli.options import (
     Settings,
     TargetName,
     Tune,
+    Turn,
     Verify,
     check_file,
     check_outputs,
@@ -48,6 +49,7 @@ from fusewright.cli.options import (
 from fusewright.common.atomic_write import write_atomically
 from fusewright.common.progress import progress
 from fusewright.common.timing_lock import Need, hold_timing_lock, settle
+from fusewright.common.timing_lock import Turn as TimingTurn
 from fusewright.compiler.options import RULES
 from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.errors import BadUsage, FusewrightError, InternalError, NotVerifiable
@@ -61,6 +63,7 @@ from fusewright.report.run_report import (
     Report,
     error_report,
     outcome_report,
+    show_contest,
     show_outcome,
     show_timing,
     show_verdict,
@@ -212,7 +215,7 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
     timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
     verify: Verify = True,
-    line: Annotated[int | None, typer.Option("--turn", hidden=True)] = None,
+    line: Turn = None,
 ) -> int:
     """Write a file with ModelNew, say which kernels it has and why, verify it and time it."""
     check_verify(output, tune, verify=verify)
@@ -305,32 +308,25 @@ def show(
 @ends_well
 def bench(
     problem: ProblemPath,
-    candidate: CandidatePath,
+    candidates: CandidatePaths,
     against: Annotated[
         str, typer.Option(metavar="NAME,...", help=f"Baselines: {', '.join(BASELINES)}.")
     ] = "eager,compile",
     device: Device = None,
     settings: Settings = None,
     report_path: ReportPath = None,
+    line: Turn = None,
 ) -> int:
-    """Time a candidate against eager and torch.compile: interleaved, fresh inputs, intervals."""
-    check_outputs(problem, candidate, report=report_path)
-    check_file(problem, candidate)
-    baselines, overrides = parse_names("--against", against, BASELINES), parse_settings(settings)
+    """Time candidates against eager and torch.compile: interleaved, fresh inputs, intervals."""
+    check_outputs(problem, *candidates, report=report_path)
+    check_file(problem, *candidates)
+    asked = parse_names("--against", against, BASELINES), parse_settings(settings)
+    turn = nullcontext if line is None else partial(hold_timing_lock, line)
 
     def work() -> tuple[Report, int]:
-        from fusewright.judge.timing.bench import bench as measure
-
-        with progress(Console(stderr=True)) as step:
-            timing = measure(
-                problem,
-                candidate,
-                device=device or _default_device(),
-                against=baselines,
-                overrides=overrides,
-                progress=step,
-            )
-        show_timing(Output(highlight=False), timing)
+        timing = _timed(problem, candidates, device or _default_device(), *asked, turn)
+        show = show_timing if len(candidates) == 1 else show_contest
+        show(Output(highlight=False), timing)
         return timing_report(timing), 0
 
     return _reported(report_path, work)
@@ -367,6 +363,7 @@ def judge(  # noqa: PLR0913 -- the options of the command
     case: Annotated[
         str | None, typer.Option(metavar="N", help="The case to repeat, as the report names it.")
     ] = None,
+    line: Turn = None,
 ) -> int:
     """Decide whether a candidate is right, in processes that it cannot fool, and time it."""
     if (replay is None) != (case is None):
@@ -394,6 +391,7 @@ def judge(  # noqa: PLR0913 -- the options of the command
                 sanitize=sanitize,
                 timing=timing,
                 overrides=overrides,
+                turn=nullcontext if line is None else partial(hold_timing_lock, line),
                 progress=step,
             )
         show_verdict(Output(highlight=False), verdict)
@@ -447,8 +445,49 @@ def suite(  # noqa: PLR0913 -- the options of the command
     )
 
 
+@app.command()
+@ends_well
+def arena(  # noqa: PLR0913 -- the options of the command
+    problems: Annotated[
+        Path, typer.Argument(metavar="PROBLEM_DIR", help="Folder of problem files.")
+    ],
+    candidates: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CANDIDATE_DIR", help="Folder of ENTRANT/PROBLEM.py or PROBLEM/ENTRANT.py."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Results are kept here."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Candidates judged at once.")] = 1,
+    device: Device = None,
+    timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1.0, metavar="S", help="Seconds for one run.")
+    ] = 600.0,
+    settings: Settings = None,
+    report_path: ReportPath = None,
+    page_path: Annotated[
+        Path | None, typer.Option("--html", metavar="R.html", help="Write the board as a page.")
+    ] = None,
+) -> int:
+    """Judge anyone's candidates for a folder of problems, time the right ones together, and rank
+    them. What has a verdict, or a time, is not asked again."""
+    check_outputs(output=page_path, report=report_path, force=True)
+    from fusewright.arena.command import arena as run
+    from fusewright.arena.run_arena import ArenaOptions
+
+    options = ArenaOptions(device or _default_device(), timing, timeout_s, parse_settings(settings))
+    place = output or Path(f"{candidates.resolve().name}_arena")
+    board = run((problems, candidates), options, place, one_run, jobs, Output(highlight=False), say)
+    board.write(report_path, page_path)
+    return board.exit_code
+
+
 def one_run(words: list[str]) -> None:
-    """One command of a suite, in a process of its own."""
+    """One command of a suite or an arena, in a process of its own."""
     app(words, prog_name="fusewright")
 
 
@@ -478,6 +517,37 @@ def _reported(path: Path | None, work: Callable[[], tuple[Report, int]]) -> int:
     if path is not None:
         write_atomically(path, to_json(report), force=True)
     return code
+
+
+def _timed(
+    problem: Path,
+    candidates: Sequence[Path],
+    device: str,
+    against: tuple[str, ...],
+    overrides: Mapping[str, str],
+    turn: TimingTurn,
+) -> object:
+    """The times of one candidate, or of several in one run, by their paths."""
+    from fusewright.judge.request import Request
+    from fusewright.judge.timing.bench import bench as measure
+    from fusewright.judge.timing.contest import contest
+
+    with progress(Console(stderr=True)) as step:
+        if len(candidates) > 1:
+            request = Request(
+                problem.absolute(), candidates[0].absolute(), device, against=against,
+                overrides=overrides,
+            )  # fmt: skip
+            return contest(request, {str(path): path for path in candidates}, turn, step)
+        return measure(
+            problem,
+            candidates[0],
+            device=device,
+            against=against,
+            overrides=overrides,
+            progress=step,
+            turn=turn,
+        )
 
 
 def _at_once(_: Need) -> None:

@@ -23,6 +23,11 @@ ProblemPath = Annotated[
 CandidatePath = Annotated[
     Path, typer.Argument(metavar="CANDIDATE", help="File that defines ModelNew.")
 ]
+CandidatePaths = Annotated[
+    list[Path],
+    typer.Argument(metavar="CANDIDATE...", help="Files that define ModelNew, timed together."),
+]
+Turn = Annotated[int | None, typer.Option("--turn", hidden=True)]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Override a constant of the problem file."),

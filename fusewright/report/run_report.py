@@ -195,6 +195,28 @@ def show_timing(console: Console, timing: object) -> None:
         console.print(Text(f"  {name}: {_inline(value)}"), soft_wrap=True)
 
 
+def show_contest(console: Console, contest: object) -> None:
+    """One row per candidate, the fastest first, then who was lost, and why."""
+    plain = _plain(contest)
+    facts: dict[str, object] = dict(plain) if isinstance(plain, dict) else {}
+    timings, best = _table(facts.get("timings")), _table(facts.get("over_best"))
+    table = Table("candidate", "median", "over eager", "over the first", "claim", box=None)
+    for name, timing in timings.items():
+        sides, ratios = _table(timing.get("sides")), _table(timing.get("ratios"))
+        ratio, first = ratios.get("eager", {}), best.get(name, {})
+        table.add_row(
+            Text(name),
+            seconds_text(sides.get("candidate", {}).get("p50_s")),
+            _times(ratio.get("median")),
+            _times(first.get("median")),
+            str(first.get("claim", "")),
+        )
+    console.print(table)
+    lost = facts.get("lost")
+    for name, why in lost.items() if isinstance(lost, dict) else ():
+        console.print(Text(f"  {name} was not timed: {why}"), soft_wrap=True)
+
+
 def _table(value: object) -> dict[str, dict[str, object]]:
     rows = value if isinstance(value, dict) else {}
     return {str(name): row for name, row in rows.items() if isinstance(row, dict)}

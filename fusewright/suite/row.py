@@ -151,6 +151,11 @@ def geometric_mean(results: Iterable[SuiteRow], baseline: str) -> float | None:
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
+def kept_ratio(ratio: Mapping[str, Any] | None) -> SpeedRatio | None:
+    """A ratio as a report or a store has it."""
+    return None if ratio is None else _comparison(ratio)
+
+
 def _comparison(ratio: Mapping[str, Any]) -> SpeedRatio:
     low, median, high = (float(ratio[key]) for key in ("low", "median", "high"))
     return SpeedRatio(median, low, high, str(ratio["claim"]))

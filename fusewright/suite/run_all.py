@@ -69,16 +69,8 @@ def find_problems(folder: Path, options: SuiteOptions, output: Path) -> tuple[Su
 
     Raises BadUsage where there is none.
     """
-    if not folder.is_dir():
-        raise BadUsage(f"{folder}: there is no such folder. Give a folder of problem files.")
-    paths = sorted(p for p in folder.rglob("*.py") if _wanted(p.relative_to(folder)))
-    paths = [p for p in paths if not p.resolve().is_relative_to(output.resolve())]
-    if not paths:
-        raise BadUsage(
-            f"{folder}: no problem file in it. A suite takes every .py file of a folder and the "
-            "folders below, except names that begin with a dot or an underscore."
-        )
-    about = _about(options)
+    paths = files_below(folder, (output,), "a folder of problem files")
+    about = state_of_all(asdict(options))
     return tuple(_problem(folder, path, about) for path in paths)
 
 
@@ -98,7 +90,7 @@ def run_all(
     finished from the store in `output`.  told: called with each new result.  Raises BadUsage where
     no results can be kept.
     """
-    _make(output)
+    make_folder(output)
     devices = () if options.target == "cpu" else gpus()
     limits = {HOST: host_free(), **free_of(devices)}
     limits = {name: int(SHARE * size) for name, size in limits.items()}
@@ -138,6 +130,25 @@ def run_all(
     return tuple(done[p.name] for p in problems), tuple(lost)
 
 
+def files_below(folder: Path, others: Sequence[Path], what: str) -> list[Path]:
+    """The .py files of a folder and of those below it, in order.
+
+    others: folders whose files are none of these.  what: the folder is, in words.  Raises BadUsage
+    where there is none.
+    """
+    if not folder.is_dir():
+        raise BadUsage(f"{folder}: there is no such folder. Give {what}.")
+    paths = sorted(p for p in folder.rglob("*.py") if _wanted(p.relative_to(folder)))
+    apart = [other.resolve() for other in others]
+    paths = [p for p in paths if not any(p.resolve().is_relative_to(other) for other in apart)]
+    if not paths:
+        raise BadUsage(
+            f"{folder}: no file for {what}. Every .py file of a folder and the folders below is "
+            "taken, except names that begin with a dot or an underscore."
+        )
+    return paths
+
+
 def _wanted(path: Path) -> bool:
     return not any(part.startswith((".", "_")) for part in path.parts)
 
@@ -155,10 +166,10 @@ def _unreadable(problem: SuiteProblem) -> SuiteRow:
     return SuiteRow(problem.name, "not-verified", problem.why, end="unreadable")
 
 
-def _about(options: SuiteOptions) -> bytes:
-    """All that a result depends on, except the problem file."""
+def state_of_all(options: Mapping[str, object]) -> bytes:
+    """All that a result depends on, except the files that it is about."""
     facts: Mapping[str, object] = {
-        **asdict(options),
+        **options,
         "fusewright": __version__,
         "torch": metadata.version("torch"),
         "machine": [platform.node(), platform.platform()],
@@ -169,7 +180,7 @@ def _about(options: SuiteOptions) -> bytes:
     return digest.digest()
 
 
-def _make(output: Path) -> None:
+def make_folder(output: Path) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

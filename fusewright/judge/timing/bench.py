@@ -319,7 +319,7 @@ def _check_clocks(
     return max(quarters[2] - quarters[0], transport, 1e-6)
 
 
-def bench(
+def bench(  # noqa: PLR0913 -- each is something that a user may ask for
     problem: Path | str,
     candidate: Path | str,
     *,
@@ -327,6 +327,7 @@ def bench(
     against: tuple[str, ...] = ("eager", "compile"),
     overrides: Mapping[str, str] | None = None,
     budget_s: float = 20.0,
+    turn: Turn = nullcontext,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Timing:
     """Times only; every timed output is compared all the same. Raises where that fails."""
@@ -349,7 +350,7 @@ def bench(
                 if side.name != CANDIDATE:
                     prepare(session, side)
             session.examine()
-            measured = measure(session, sides)
+            measured = measure(session, sides, turn)
         finally:
             session.close()
     if measured is None or session.ledger.failed():

@@ -29,6 +29,7 @@ from fusewright.judge.timing.bench import (
 )
 from fusewright.judge.timing.sides import EAGER, ENVIRONMENT, Side, participants, prepare, start
 
+FASTEST = "the fastest"  # what is claimed of the first
 MOST = 8  # candidates at once: each has a process, and memory that it shares with the judge
 
 
@@ -112,6 +113,6 @@ def _ranked(
     over_best: dict[str, Mapping[str, object]] = {}
     for side in order:
         ratio = statistics.ratio(order[0].turns, side.turns)
-        claim = statistics.claim(ratio, found[side].null) if side is not order[0] else "the fastest"
+        claim = statistics.claim(ratio, found[side].null) if side is not order[0] else FASTEST
         over_best[rivals[side]] = asdict(ratio) | {"claim": claim}
     return Contest({rivals[side]: found[side] for side in order}, lost, over_best)
