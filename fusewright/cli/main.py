@@ -486,6 +486,30 @@ def arena(  # noqa: PLR0913 -- the options of the command
     return board.exit_code
 
 
+@app.command()
+@ends_well
+def mcp(
+    seconds: Annotated[
+        float, typer.Option("--time", min=1.0, metavar="S", help="Seconds for one command.")
+    ] = 600.0,
+    memory: Annotated[
+        float, typer.Option(min=0.1, metavar="GB", help="Memory of one command, together.")
+    ] = 32.0,
+    disk: Annotated[float, typer.Option(min=0.1, metavar="GB", help="Files of one command.")] = 8.0,
+) -> int:
+    """Offer explain, optimize, judge and bench to agents: a Model Context Protocol server on
+    standard input and output."""
+    try:
+        from fusewright.mcp_server.limited_run import GB, Limits
+        from fusewright.mcp_server.server import make_server
+    except ModuleNotFoundError as error:
+        raise BadUsage(
+            f"mcp needs the package {error.name}: pip install 'fusewright[mcp]'."
+        ) from error
+    make_server(Limits(seconds, memory * GB, disk * GB)).run("stdio")
+    return 0
+
+
 def one_run(words: list[str]) -> None:
     """One command of a suite or an arena, in a process of its own."""
     app(words, prog_name="fusewright")
