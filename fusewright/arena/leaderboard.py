@@ -19,6 +19,7 @@ from fusewright.arena.ranking import ArenaRow, Entrant, standings
 from fusewright.report.run_report import STYLES, Report, environment, seconds_text
 from fusewright.suite.row import SpeedRatio
 
+GAP, LEAST_NAME = 2, 8  # characters between columns; of an entrant's name
 STANDINGS: Mapping[str, str] = {
     "entrant": "who made the candidates, as their paths say",
     "right": "candidates that are verified, of those entered",
@@ -30,11 +31,11 @@ STANDINGS: Mapping[str, str] = {
 CANDIDATES: Mapping[str, str] = {
     "place": "among the right ones for this problem",
     "entrant": "who made the candidate",
-    "verdict": "verified, refuted or not-verified; in brackets how a run ended that gave none",
+    "verdict": "verified, refuted or not-verified",
     "time": "median time of a call",
     "over eager": "how many times as fast as eager; 95 % interval",
-    "over compile": "how many times as fast as torch.compile",
-    "over first": "how many times as fast as the fastest candidate",
+    "compile": "how many times as fast as torch.compile",
+    "first": "how many times as fast as the fastest candidate",
 }
 
 
@@ -46,10 +47,10 @@ def in_order(rows: Sequence[ArenaRow]) -> list[tuple[str, list[ArenaRow]]]:
 
 def show_arena(console: Console, rows: Sequence[ArenaRow]) -> None:
     """The standings, a table for each problem, and why candidates have no place."""
-    console.print(_table(STANDINGS, [standing_cells(one) for one in standings(rows)]))
+    console.print(_table(console, STANDINGS, [standing_cells(one) for one in standings(rows)]))
     for problem, some in in_order(rows):
         console.print(Text(f"\n{problem}", style="bold"))
-        console.print(_table(CANDIDATES, [cells(row) for row in some], some))
+        console.print(_table(console, CANDIDATES, [cells(row) for row in some], some))
     console.print()
     for row in (row for _, some in in_order(rows) for row in some if not row.place):
         if row.verdict != "verified" or row.end:
@@ -85,7 +86,7 @@ def cells(row: ArenaRow) -> list[str]:
     return [
         str(row.place or ""),
         row.entrant,
-        row.word,
+        row.verdict,
         "" if row.time_s is None else seconds_text(row.time_s),
         _interval(row.over_eager),
         _ratio(row.over_compile),
@@ -101,11 +102,21 @@ def standing_cells(one: Entrant) -> list[str]:
 
 
 def _table(
-    columns: Mapping[str, str], lines: Sequence[Sequence[str]], rows: Sequence[ArenaRow] = ()
+    console: Console,
+    columns: Mapping[str, str],
+    lines: Sequence[Sequence[str]],
+    rows: Sequence[ArenaRow] = (),
 ) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, no_wrap=True, overflow="ellipsis" if name == "entrant" else "fold")
+    """As wide as the console: where it is narrow, names of entrants are cut."""
+    widths = {
+        name: max(len(name), *(len(line[number]) for line in lines))
+        for number, name in enumerate(columns)
+    }
+    others = sum(width + GAP for name, width in widths.items() if name != "entrant")
+    widths["entrant"] = min(widths["entrant"], max(LEAST_NAME, console.width - others))
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for name, width in widths.items():
+        table.add_column(name, no_wrap=True, overflow="ellipsis", width=width)
     for number, line in enumerate(lines):
         style = STYLES[rows[number].verdict] if rows else ""
         named = zip(columns, line, strict=True)

@@ -82,6 +82,13 @@ def test_the_right_ones_are_ranked(tmp_path: Path, capsys: pytest.CaptureFixture
     assert max(map(len, said.splitlines())) <= 80
     assert re.search(r"^1 +bob +verified", said, re.MULTILINE)
     assert "norm, eve: verified (not timed): it broke" in said
+    long = {f"norm/{'a_long_name_of_somebody_' * 3}": "right 2.5"}
+    arena(tmp_path, long)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert re.search(
+        r"^3 +a_long\w+… +verified +400 us +2\.50x \[2\.25, 2\.75\] ", said, re.MULTILINE
+    )
     page = (tmp_path / "r.html").read_text()
     assert page.index("<h2>norm</h2>") < page.index("<h2>softmax</h2>")
     assert '<td class="name refuted">refuted</td>' in page
