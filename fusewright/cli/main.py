@@ -7,88 +7,66 @@ and usage errors do not wait for PyTorch.
 from __future__ import annotations
 
 import ctypes
-import errno
-import os
-import signal
 import sys
-import tempfile
-import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
-from functools import partial, wraps
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
+from fusewright import __version__
+from fusewright.cli.endings import ends_well, say
 from fusewright.cli.options import (
     RESTRICTIONS,
     Algebra,
+    AsJson,
+    BudgetTime,
     CandidatePath,
     Device,
     Dynamic,
     Gradients,
     Mode,
     ProblemPath,
+    Quiet,
     ReportPath,
+    Seed,
     Settings,
     TargetName,
     Tune,
+    Verbose,
     Verify,
     check_file,
     check_outputs,
     check_target,
     check_verify,
+    parse_budget,
     parse_dynamic,
     parse_names,
+    parse_seed,
     parse_settings,
     read_text,
 )
-from fusewright.common.atomic_write import write_atomically
-from fusewright.common.progress import progress
+from fusewright.cli.reporting import Asked, Done, asked
+from fusewright.cli.views import outcome_done, suite_done, timing_done, verdict_done
+from fusewright.common.atomic_write import STANDARD_OUTPUT
+from fusewright.common.budget import Budget
 from fusewright.common.timing_lock import Need, hold_timing_lock, settle
 from fusewright.compiler.options import RULES
-from fusewright.compiler.verdict import STANDARD_OUTPUT
-from fusewright.errors import BadUsage, FusewrightError, InternalError, NotVerifiable
+from fusewright.compiler.verdict import Terms, request_for
+from fusewright.errors import BadUsage
 from fusewright.report.kernel_notes import (
     emitted_kernels,
     kernel_named,
     kernel_told,
     kernels_table,
 )
-from fusewright.report.run_report import (
-    Report,
-    error_report,
-    outcome_report,
-    show_outcome,
-    show_timing,
-    show_verdict,
-    timing_report,
-    to_json,
-    verdict_report,
-)
 
 if TYPE_CHECKING:
     from fusewright.judge.judging import Judging
 
-# What the system may refuse -> what to do about it.
-REFUSALS = {
-    **dict.fromkeys(
-        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
-        "Make room where the output, TMPDIR and TORCH_EXTENSIONS_DIR lie, or name other places.",
-    ),
-    **dict.fromkeys(
-        (errno.EACCES, errno.EPERM, errno.EROFS),
-        "Choose folders that can be written: --output, TMPDIR, TORCH_EXTENSIONS_DIR.",
-    ),
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Allow more open files: ulimit -n."),
-    **dict.fromkeys((errno.EAGAIN, errno.ENOMEM), "Allow more processes and memory: ulimit -a."),
-    errno.EBADF: "Give the command open files as input and output.",
-    errno.ENOENT: "Name folders that exist: TMPDIR, TORCH_EXTENSIONS_DIR, HOME.",
-}
 BASELINES = ("eager", "compile", "max-autotune")
-P = ParamSpec("P")
 
 app = typer.Typer(
     help="Turn a PyTorch model into one file with fused kernels, verified against float64.",
@@ -101,87 +79,20 @@ app = typer.Typer(
 )
 
 
-class Output(Console):
-    """Rich would end the process with 1 when the reader of a pipe has left; 1 means refuted."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def ends_well(command: Callable[P, int]) -> Callable[P, None]:
-    """Turn a command's exit code, or any exception, into the end of the process."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            code = command(*args, **kwargs)
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except FusewrightError as error:
-            code = error.exit_code
-            say(_bug(error) if isinstance(error, InternalError) else f"fusewright: {error}")
-        except KeyboardInterrupt:
-            code = 130
-            say("fusewright: interrupted; nothing is half-written.")
-        except BrokenPipeError:  # `fusewright explain ... | head`
-            code = 128 + signal.SIGPIPE
-            _forget(sys.stdout)
-        except OSError as error:
-            code = NotVerifiable.exit_code if error.errno in REFUSALS else InternalError.exit_code
-            _forget(sys.stdout)  # what is left in its buffer would be written at the end
-            say(_refusal(error) if error.errno in REFUSALS else _bug(error))
-        # The last line of defence: whatever a broken promise of ours raises ends here.
-        except Exception as error:  # noqa: BLE001
-            code = InternalError.exit_code
-            say(_bug(error))
-        raise typer.Exit(code)
-
-    return run
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fusewright {__version__}")
+        raise typer.Exit
 
 
-def say(paragraph: str) -> None:
-    """To stderr, on one line: the terminal wraps it, `grep` finds it."""
-    try:
-        typer.echo(" ".join(paragraph.split()), err=True)
-    except OSError:  # nobody can be told, but for the exit code
-        _forget(sys.stderr)
-
-
-def _forget(stream: TextIO | None) -> None:
-    """Let a stream that cannot be written to lead nowhere."""
-    if stream is not None:
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _refusal(error: OSError) -> str:
-    """What the system refused, and what to do."""
-    named = f" ({error.filename})" if error.filename else ""
-    return (
-        f"fusewright: the system refused: {error.strerror}{named}. {REFUSALS[error.errno or 0]} "
-        "Nothing is half-written."
-    )
-
-
-def _bug(error: Exception) -> str:
-    text = "".join(traceback.format_exception(error))
-    where = f"The traceback is in {name}" if (name := _kept(text)) else f"The traceback:\n{text}"
-    return (
-        f"fusewright: {type(error).__name__}: {error}. This is a bug in fusewright, not in your "
-        f"file. {where}; please report it together with the problem file."
-    )
-
-
-def _kept(text: str) -> str:
-    """The name of a file with the text, or "" where there is no room for one."""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="fusewright-", suffix=".txt", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-    except OSError:
-        return ""
-    return file.name
+@app.callback()
+def options_of_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_say_version, help="Say it and leave."),
+    ] = False,
+) -> None:
+    """Turn a PyTorch model into one file with fused kernels, verified against float64."""
 
 
 @app.command()
@@ -208,28 +119,34 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     settings: Settings = None,
     dynamic: Dynamic = None,
     gradients: Gradients = False,
+    budget: BudgetTime = None,
+    seed: Seed = None,
     report_path: ReportPath = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
     timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
     verify: Verify = True,
     line: Annotated[int | None, typer.Option("--turn", hidden=True)] = None,
 ) -> int:
     """Write a file with ModelNew, say which kernels it has and why, verify it and time it."""
-    check_verify(output, tune, verify=verify)
-    check_outputs(problem, output=output, report=report_path, force=force)
+    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
+    check_verify(output, tune, verify=verify, as_json=wanted.as_json)
+    check_outputs(problem, output=output, report=wanted.report, force=force)
     check_target(target)
     chosen = frozenset(parse_names("--rules", rules, RULES)) | RESTRICTIONS[algebra]
     overrides = parse_settings(settings)
-    asked: dict[str, Any] = {"precision": precision, "rules": chosen, "overrides": overrides}
-    asked |= {"mode": mode, "dynamic": parse_dynamic(dynamic), "gradients": gradients}
+    about: dict[str, Any] = {"precision": precision, "rules": chosen, "overrides": overrides}
+    about |= {"mode": mode, "dynamic": parse_dynamic(dynamic), "gradients": gradients}
+    terms = Terms(timing, gradients, parse_seed(seed), parse_budget(budget))
 
-    def work() -> tuple[Report, int]:
+    def work() -> Done:
         # Importing PyTorch takes its time, here and in the judge's processes: side by side.
-        about = {"timing": timing, "grad": gradients}
-        open_one = partial(_judging, problem, output, target, overrides, mode, **about)
-        with open_one() as judging, progress(Console(stderr=True)) as step:
+        opened = _judging(problem, output, target, overrides, mode, terms)
+        with opened as judging, wanted.progress() as step:
             # Beside planning, if memory is nobody's to give and nothing is timed meanwhile.
-            if judging and line is None and _level(tune, timing=timing) == "off":
+            if judging and line is None and _level(tune, terms) == "off":
                 judging.begin()
             from fusewright.compiler.pipeline import optimize_file
 
@@ -237,7 +154,9 @@ def optimize(  # noqa: PLR0913 -- the options of the command
                 problem,
                 out=output,
                 target=target,
-                **asked,
+                **about,
+                seed=terms.seed,
+                budget=terms.budget,
                 force=force,
                 timing=timing,
                 level=tune,
@@ -246,11 +165,10 @@ def optimize(  # noqa: PLR0913 -- the options of the command
                 judging=judging,
                 settle=_at_once if line is None else partial(settle, line),
             )
-        show_outcome(Output(highlight=False), outcome)
-        return outcome_report(outcome), outcome.exit_code
+        return outcome_done(outcome, wanted.view)
 
-    only_write = partial(_only_write, problem, output, target, asked, force=force)
-    return _reported(report_path, work if verify else only_write)
+    only_write = partial(_only_write, wanted, problem, output, target, about, force=force)
+    return wanted.reported(work if verify else only_write)
 
 
 @app.command()
@@ -262,6 +180,9 @@ def explain(
     settings: Settings = None,
     dynamic: Dynamic = None,
     gradients: Gradients = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only how many kernels and calls there are.")
+    ] = False,
 ) -> int:
     """Say which operators share a kernel and why, what it saves, and what time to expect."""
     check_target(target)
@@ -276,7 +197,7 @@ def explain(
         dynamic=sizes,
         gradients=gradients,
     )
-    typer.echo(record.rstrip())
+    typer.echo(record.splitlines()[0] if quiet else record.rstrip())
     return 0
 
 
@@ -303,25 +224,32 @@ def show(
 
 @app.command()
 @ends_well
-def bench(
+def bench(  # noqa: PLR0913 -- the options of the command
     problem: ProblemPath,
     candidate: CandidatePath,
     against: Annotated[
         str, typer.Option(metavar="NAME,...", help=f"Baselines: {', '.join(BASELINES)}.")
     ] = "eager,compile",
     device: Device = None,
+    budget: BudgetTime = None,
+    seed: Seed = None,
     settings: Settings = None,
     report_path: ReportPath = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
 ) -> int:
     """Time a candidate against eager and torch.compile: interleaved, fresh inputs, intervals."""
-    check_outputs(problem, candidate, report=report_path)
+    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
+    check_outputs(problem, candidate, report=wanted.report)
     check_file(problem, candidate)
     baselines, overrides = parse_names("--against", against, BASELINES), parse_settings(settings)
+    drawn = _drawn(seed, parse_budget(budget))
 
-    def work() -> tuple[Report, int]:
+    def work() -> Done:
         from fusewright.judge.timing.bench import bench as measure
 
-        with progress(Console(stderr=True)) as step:
+        with wanted.progress() as step:
             timing = measure(
                 problem,
                 candidate,
@@ -329,11 +257,11 @@ def bench(
                 against=baselines,
                 overrides=overrides,
                 progress=step,
+                **drawn,
             )
-        show_timing(Output(highlight=False), timing)
-        return timing_report(timing), 0
+        return timing_done(timing, wanted.view, str(candidate))
 
-    return _reported(report_path, work)
+    return wanted.reported(work)
 
 
 @app.command()
@@ -359,8 +287,13 @@ def judge(  # noqa: PLR0913 -- the options of the command
         bool, typer.Option("--sanitize", help="Run compute-sanitizer's tools (CUDA).")
     ] = False,
     timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
+    budget: BudgetTime = None,
+    seed: Seed = None,
     settings: Settings = None,
     report_path: ReportPath = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     replay: Annotated[
         Path | None, typer.Option(metavar="R.json", help="Repeat a case of an earlier report.")
     ] = None,
@@ -369,20 +302,21 @@ def judge(  # noqa: PLR0913 -- the options of the command
     ] = None,
 ) -> int:
     """Decide whether a candidate is right, in processes that it cannot fool, and time it."""
+    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
     if (replay is None) != (case is None):
         raise BadUsage("--replay R.json and --case N belong together: give both or none.")
     if replay is not None and case is not None:
-        return _replay(replay, case, report_path)
+        return _replay(replay, case, wanted)
     if problem is None or candidate is None:
         raise BadUsage("judge needs two files: fusewright judge PROBLEM.py CANDIDATE.py.")
-    check_outputs(problem, candidate, report=report_path)
+    check_outputs(problem, candidate, report=wanted.report)
     check_file(problem, candidate)
-    overrides = parse_settings(settings)
+    overrides, drawn = parse_settings(settings), _drawn(seed, parse_budget(budget), timing=timing)
 
-    def work() -> tuple[Report, int]:
+    def work() -> Done:
         from fusewright.judge import judge as decide
 
-        with progress(Console(stderr=True)) as step:
+        with wanted.progress() as step:
             verdict = decide(
                 problem,
                 candidate,
@@ -395,11 +329,11 @@ def judge(  # noqa: PLR0913 -- the options of the command
                 timing=timing,
                 overrides=overrides,
                 progress=step,
+                **drawn,
             )
-        show_verdict(Output(highlight=False), verdict)
-        return verdict_report(verdict), verdict.exit_code
+        return verdict_done(verdict, wanted.view, str(problem), str(candidate))
 
-    return _reported(report_path, work)
+    return wanted.reported(work)
 
 
 @app.command()
@@ -421,30 +355,41 @@ def suite(  # noqa: PLR0913 -- the options of the command
     ] = False,
     algebra: Algebra = True,
     tune: Tune = None,
+    seed: Seed = None,
     settings: Settings = None,
     report_path: ReportPath = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     page_path: Annotated[
         Path | None, typer.Option("--html", metavar="R.html", help="Write the result as a page.")
     ] = None,
 ) -> int:
     """Optimize every problem of a folder, each in its own process, and sum up."""
-    check_outputs(output=page_path, report=report_path, force=True)
+    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
+    check_outputs(output=page_path, report=wanted.report, force=True)
     check_target(target)
-    from fusewright.suite.command import suite as run
-    from fusewright.suite.process_runner import SuiteOptions
+    overrides = parse_settings(settings)
 
-    return run(
-        folder,
-        SuiteOptions(target, timing, algebra, timeout_s, parse_settings(settings), tune),
-        output or Path(f"{folder.resolve().name}_suite"),
-        one_run,
-        jobs=jobs,
-        resume=resume,
-        report=report_path,
-        page=page_path,
-        console=Output(highlight=False),
-        say=say,
-    )
+    def work() -> Done:
+        from fusewright.suite.command import suite as run
+        from fusewright.suite.process_runner import SuiteOptions
+
+        result = run(
+            folder,
+            SuiteOptions(target, timing, algebra, timeout_s, overrides, tune, seed),
+            output or Path(f"{folder.resolve().name}_suite"),
+            one_run,
+            jobs=jobs,
+            resume=resume,
+            page=page_path,
+            quiet=quiet,
+        )
+        for why in result.lost:
+            say(f"fusewright: {why}: --resume will run this problem again.")
+        return suite_done(result, wanted.view)
+
+    return wanted.reported(work)
 
 
 def one_run(words: list[str]) -> None:
@@ -452,32 +397,26 @@ def one_run(words: list[str]) -> None:
     app(words, prog_name="fusewright")
 
 
-def _replay(source: Path, case: str, report_path: Path | None) -> int:
+def _replay(source: Path, case: str, wanted: Asked) -> int:
     check_file(source)
-    check_outputs(source, report=report_path)
+    check_outputs(source, report=wanted.report)
 
-    def work() -> tuple[Report, int]:
+    def work() -> Done:
         from fusewright.judge import replay
 
-        with progress(Console(stderr=True)) as step:
+        with wanted.progress() as step:
             verdict = replay(source, case, progress=step)
-        show_verdict(Output(highlight=False), verdict)
-        return verdict_report(verdict), verdict.exit_code
+        return verdict_done(verdict, wanted.view)
 
-    return _reported(report_path, work)
+    return wanted.reported(work)
 
 
-def _reported(path: Path | None, work: Callable[[], tuple[Report, int]]) -> int:
-    """Do the work, and leave a report of it even if it ends early: never an older one."""
-    try:
-        report, code = work()
-    except FusewrightError as error:
-        if path is not None:
-            write_atomically(path, to_json(error_report(error)), force=True)
-        raise
-    if path is not None:
-        write_atomically(path, to_json(report), force=True)
-    return code
+def _drawn(seed: int | None, budget: Budget | None, *, timing: bool = True) -> dict[str, Any]:
+    """What `judge` and `bench` are told of both."""
+    if budget is None:
+        return {"seed": parse_seed(seed)}
+    deadline = budget.checks_end if timing else budget.end
+    return {"seed": parse_seed(seed), "budget_s": budget.timing_s, "deadline": deadline}
 
 
 def _at_once(_: Need) -> None:
@@ -485,17 +424,18 @@ def _at_once(_: Need) -> None:
 
 
 def _only_write(
+    wanted: Asked,
     problem: Path,
     output: Path | None,
     target: str | None,
-    asked: Mapping[str, Any],
+    about: Mapping[str, Any],
     *,
     force: bool,
-) -> tuple[Report, int]:
-    """The file, or its text alone, that nobody compiles or judges. asked: options of the command
+) -> Done:
+    """The file, or its text alone, that nobody compiles or judges. about: options of the command
     that are the pipeline's own."""
     # What the problem file prints is not the text.
-    with redirect_stdout(sys.stderr), progress(Console(stderr=True)) as step:
+    with redirect_stdout(sys.stderr), wanted.progress() as step:
         from fusewright.compiler.pipeline import emit_only
 
         outcome, text = emit_only(
@@ -504,20 +444,18 @@ def _only_write(
             target=target,
             force=force,
             progress=step,
-            **asked,
+            **about,
         )
-    if output == STANDARD_OUTPUT:
-        typer.echo(text, nl=False)
-    else:
-        show_outcome(Output(highlight=False), outcome)
     say(f"fusewright: not verified: {outcome.why_not}.")
-    return outcome_report(outcome), outcome.exit_code
+    return outcome_done(outcome, wanted.view, text=text if output == STANDARD_OUTPUT else None)
 
 
-def _level(asked: str | None, *, timing: bool) -> str:
+def _level(tune: str | None, terms: Terms) -> str:
+    """How much the tuner will try, if the file is for this machine."""
     from fusewright.tune.levels import default_level
 
-    return asked or default_level(here=True, timing=timing)
+    level = tune or default_level(here=True, timing=terms.timing)
+    return terms.budget.level if terms.budget and not tune and level != "off" else level
 
 
 def _judging(
@@ -526,20 +464,16 @@ def _judging(
     target: str | None,
     overrides: Mapping[str, str],
     mode: str,
-    *,
-    timing: bool,
-    grad: bool,
+    terms: Terms,
 ) -> AbstractContextManager[Judging | None]:
     """Of the file for this target, if it is for this machine in any case."""
-    from fusewright.compiler.verdict import request_for
     from fusewright.judge.judging import open_judging
 
     device = target or _default_device()
     known = device == "cpu" or (device == "cuda" and _default_device() == "cuda")
     if not known or not problem.is_file():
         return nullcontext()
-    about = problem, output, device, overrides, mode
-    return open_judging(request_for(*about, timing=timing, grad=grad))
+    return open_judging(request_for(problem, output, device, overrides, mode, terms))
 
 
 def _default_device() -> Literal["cpu", "cuda"]:

@@ -30,10 +30,11 @@ from fusewright.codegen.kernel_symbols import CXX_NAMES, symbols
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.shared_kernels import SharedKernels
 from fusewright.codegen.value_names import ValueNames
-from fusewright.common.atomic_write import check_writable, write_atomically
+from fusewright.common.atomic_write import STANDARD_OUTPUT, check_writable, write_atomically
+from fusewright.common.budget import Budget
 from fusewright.common.call_arguments import Inputs
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
-from fusewright.common.timing_lock import Turn
+from fusewright.common.timing_lock import Need, Turn
 from fusewright.compiler.compilation import (
     NO_RULES,
     Comment,
@@ -47,7 +48,7 @@ from fusewright.compiler.memory_need import Settle, Sized, Sizes, sizes_observed
 from fusewright.compiler.modes import MODE_NAMES, InModes, in_modes, with_gradients
 from fusewright.compiler.rules import check_rules, check_rules_of_parts
 from fusewright.compiler.verdict import (
-    STANDARD_OUTPUT,
+    Terms,
     is_judged_later,
     output_path,
     request_for,
@@ -95,12 +96,12 @@ from fusewright.report.decision_record import (
     left_lines,
     step_reports,
 )
-from fusewright.report.run_report import OptimizeResult, StepReport
+from fusewright.report.run_report import FusedForward, OptimizeResult, StepReport
 from fusewright.targets.detect import resolve_target
 from fusewright.targets.target import Target
 from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench, about_inputs, about_machine
 from fusewright.tune.cache import TuneCache, TuneResult
-from fusewright.tune.levels import level_of
+from fusewright.tune.levels import default_level, level_of
 from fusewright.tune.search_space import MODEL, TuneChoice, choices
 from fusewright.tune.tuner import DEFAULT, cached_or, tune, untuned
 
@@ -118,8 +119,12 @@ def _tuned(
     level: str,
     rules: frozenset[str],
     turn: Turn,
+    seconds: float | None,
 ) -> Compilation:
-    """What was made, with what is fastest here: as remembered, or tried now."""
+    """What was made, with what is fastest here: as remembered, or tried now.
+
+    seconds: of trying, at most; None: those of the level.
+    """
     if level == "off" or not made.replaced:
         return made
 
@@ -135,12 +140,16 @@ def _tuned(
         runtime, forward = _code(chosen, module, scope_of(module))
         return CandidateText(str(runtime), emit_bare_class(runtime, forward), bool(chosen.kernels))
 
+    def timed() -> AbstractContextManager[None]:
+        progress("tuning: timing")
+        return turn()
+
     def work() -> TuneResult:
         progress("tuning")
         others = choices(made.kernels, made.shared, made.plan, rules, lambda c: other(c).plan)
         try:
-            bench = TuneBench(module, problem.make_inputs(), machine, write)
-            return tune(bench, others, level, turn)
+            bench = TuneBench(module, problem.make_inputs(), machine, write, progress)
+            return tune(bench, others, level, timed, seconds=seconds)
         except torch.cuda.OutOfMemoryError:
             return untuned(others, level, "the GPU has too little memory for it beside the model")
         except EagerRaises as error:
@@ -234,8 +243,12 @@ def optimize_file(
     progress: Progress = lambda _: None,
     judging: Judging | None = None,
     settle: Settle = lambda _: None,
+    seed: str = "",
+    budget: Budget | None = None,
 ) -> OptimizeResult:
-    """Write the fused file of a problem, then judge it; see `OptimizeResult`.
+    """Judge the fused file of a problem, then write it; see `OptimizeResult`.
+
+    An interrupted run has written nothing, and has left an older file as it was.
 
     level: how much the tuner tries, "off", "quick" or "full"; None: "quick" where the file is for
     this machine and is timed, else "off".
@@ -248,11 +261,15 @@ def optimize_file(
     comes before its candidate is done beside planning, unless something is timed meanwhile.
     settle: told the memory that all of this takes at most, as soon as that is known; it waits until
     there is as much.
+    seed: from which the judge's inputs come, as `judge` takes it.
+    budget: of all of this; level None is then as much as it has time for.
 
     Raises UnusableProblem for a file that is no problem or cannot be captured, BadUsage for rules
     that cannot be kept, ToolMissing where the target needs what this machine lacks.
     """
     machine, here = resolve_target(target)
+    if level is None and budget is not None and default_level(here=here, timing=timing) != "off":
+        level = budget.level
     level = level_of(level, machine, here=here, timing=timing)
     out = output_path(problem_path, out)
     check_writable(out, force=force)
@@ -261,43 +278,62 @@ def optimize_file(
     # The judge's processes import PyTorch while the model is captured here.
     opened: AbstractContextManager[Judging | None] = nullcontext(judging)
     if here and (judging is None or judging.request.device != machine.device):
-        asked = request_for(
-            problem_path, out, machine.device, overrides, mode, timing=timing, grad=gradients
-        )
+        terms = Terms(timing, gradients, seed, budget)
+        asked = request_for(problem_path, out, machine.device, overrides, mode, terms)
         opened = open_judging(asked)
     with opened if here else nullcontext() as judging:
         problem, module, given = _load(problem_path, overrides, progress, mode)
         progress("planning and generating kernels")
-        work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
+        limit = None if budget is None else budget.tuning_s
+        work = partial(
+            _tuned, problem=problem, given=given, level=level, rules=rules, turn=turn, seconds=limit
+        )
         begin = judging.begin if judging and level == "off" else _nothing
         sized = Sized(machine.device, settle if here else _quiet, progress, begin)
         settings = precision, rules, work, progress, sized, mode, dynamic, gradients
         file = _file(problem, module, given, machine, *settings)
-        about = file.degenerate, None, file.parts, sized.need
-        outcome = OptimizeResult(out, file.record, file.reports, None, "", *about)
+        outcome = _outcome(problem, machine, out, file, need=sized.need)
         if judging is None:
             why = _compiled_elsewhere(file, machine, progress)
             write_atomically(out, file.text, force=force)
             return replace(outcome, why_not=why)
-        write_atomically(out, file.text, force=force)
         compiling = Compiling(file.runtime)
         del module, given, work
         torch.cuda.empty_cache()  # the judge's processes want the memory
-        verdict = _verdict(judging, file.mode, compiling, progress, turn)
+        verdict = _verdict(judging, file, compiling, progress, turn, budget)
+        write_atomically(out, file.text, force=force)
         return replace(outcome, verdict=verdict, tuning=file.tuning)
 
 
+def _outcome(
+    problem: Problem, machine: Target, out: Path, file: _File, need: Need | None = None
+) -> OptimizeResult:
+    """Without a verdict."""
+    return OptimizeResult(
+        out, file.record, file.reports, None, "", file.degenerate, None, file.parts, need,
+        str(problem.path), machine.name, file.forwards,
+    )  # fmt: skip
+
+
 def _verdict(
-    judging: Judging, mode: str, compiling: Compiling, progress: Progress, turn: Turn
+    judging: Judging,
+    file: _File,
+    compiling: Compiling,
+    progress: Progress,
+    turn: Turn,
+    budget: Budget | None,
 ) -> Verdict:
-    """On a file that is written. mode: the other one that it has kernels for, or ""."""
-    verdict = judging.verdict(progress, turn, compiling.library)
-    if not is_judged_later(verdict, mode):
+    """On a file that is not written yet, in both modes if it has kernels for both."""
+    verdict = judging.verdict(progress, turn, compiling.library, file.text)
+    if not is_judged_later(verdict, file.mode):
         return verdict
-    progress(f"judging it in {mode} mode")
-    asked = replace(judging.request, mode=mode, timing=False)
-    other = judge_request(asked, progress, turn, judging.session.site, compiling.library)
-    return with_other_mode(verdict, mode, other)
+    progress(f"judging it in {file.mode} mode")
+    asked = replace(judging.request, mode=file.mode, timing=False)
+    if budget is not None:
+        asked = replace(asked, deadline=budget.end)
+    site, library = judging.session.site, compiling.library
+    other = judge_request(asked, progress, turn, site, library, file.text)
+    return with_other_mode(verdict, file.mode, other)
 
 
 def emit_only(
@@ -331,8 +367,7 @@ def emit_only(
     )
     if out != STANDARD_OUTPUT:
         write_atomically(out, file.text, force=force)
-    about = file.degenerate, None, file.parts
-    return OptimizeResult(out, file.record, file.reports, None, NOT_ASKED, *about), file.text
+    return replace(_outcome(problem, machine, out, file), why_not=NOT_ASKED), file.text
 
 
 def _compiled_elsewhere(file: _File, machine: Target, progress: Progress) -> str:
@@ -419,6 +454,15 @@ class Parts:
         functions = self.shared.function_of
         return tuple(
             PartNotes(t.made.name, tuple(t.paths), t.made.made.notes_of(functions))
+            for t in self.chosen.taken
+        )
+
+    @property
+    def forwards(self) -> tuple[FusedForward, ...]:
+        """That of each new class, for a report."""
+        functions = self.shared.function_of
+        return tuple(
+            t.made.made.told(f"{t.made.name} is {', '.join(t.paths)}", functions)
             for t in self.chosen.taken
         )
 
@@ -516,6 +560,7 @@ class _File:
     tuning: Mapping[str, object] | None = None
     parts: Mapping[str, object] | None = None
     mode: str = ""  # the other mode that it has kernels for
+    forwards: tuple[FusedForward, ...] = ()
 
 
 def _file(
@@ -553,7 +598,8 @@ def _file(
         reports = tuple(r for m in modes.made for r in step_reports(m.plan, m.descriptions))
         degenerate = is_degenerate(made.captured.graph)
         about = modes.record(name), modes.shared.functions, reports, degenerate, made.tuning
-        return _File(text, runtime, *about, mode=modes.other_name if modes.second else "")
+        mode = modes.other_name if modes.second else ""
+        return _File(text, runtime, *about, mode=mode, forwards=modes.forwards)
     except CaptureFailed as error:
         why = str(error)
     if asked:
@@ -573,7 +619,10 @@ def _file(
     record = _anywhere(parts.record(name), problem)
     reports = tuple(r for m in parts.made for r in step_reports(m.plan, m.descriptions))
     text, runtime = _text_of_parts(parts, problem, record, scope)
-    return _File(text, runtime, record, parts.shared.functions, reports, parts=parts.facts)
+    functions = parts.shared.functions
+    return _File(
+        text, runtime, record, functions, reports, parts=parts.facts, forwards=parts.forwards
+    )
 
 
 def _text_of_parts(

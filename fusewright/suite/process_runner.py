@@ -47,6 +47,7 @@ class SuiteOptions:
     timeout_s: float = 600.0
     overrides: Mapping[str, str] = field(default_factory=dict)
     tune: str | None = None
+    seed: int | None = None
 
 
 class TimeIsUpError(Exception):
@@ -167,6 +168,7 @@ class ProcessRunner:
         words += ["--no-algebra"] * (not options.algebra)
         words += ["--target", options.target] if options.target else []
         words += ["--tune", options.tune] if options.tune else []
+        words += ["--seed", str(options.seed)] if options.seed is not None else []
         for name, value in options.overrides.items():
             words += ["--set", f"{name}={value}"]
         return words

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 
 from fusewright.errors import BadUsage
-from fusewright.suite.row import SpeedRatio, SuiteRow
+from fusewright.report.speed import SpeedRatio
+from fusewright.suite.row import SuiteRow
 
 TABLE = "CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, result TEXT NOT NULL)"
 

@@ -13,24 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusewright.judge.findings import Word
+from fusewright.report.speed import CANDIDATE, COMPILED, EAGER, SpeedRatio, predicted_s, ratio_of
 
-CANDIDATE, EAGER, COMPILED = "candidate", "eager", "torch.compile"
 # What a run says when memory was short: PyTorch on a CPU and on a GPU, Python, the judge.
 SHORT_OF_MEMORY = ("MemoryError", "OutOfMemory", "out of memory", "can't allocate", "little memory")
 # Words in the reason, then the exit code -> how it ended.
 DISK_FULL, OUT_OF_MEMORY = "disk full", "out of memory"
 PHRASES = dict.fromkeys(SHORT_OF_MEMORY, OUT_OF_MEMORY) | {"No space left": DISK_FULL}
 ENDS = {2: "unusable", 70: "bug"}
-
-
-@dataclass(frozen=True)
-class SpeedRatio:
-    """How much faster the candidate is than a baseline: above 1 is faster."""
-
-    median: float
-    low: float
-    high: float
-    claim: str
 
 
 @dataclass(frozen=True)
@@ -96,7 +86,7 @@ def reported(name: str, report: Mapping[str, Any], code: int, seconds: float) ->
     accuracy = report["accuracy"]
     timing = report["timing"] or {}
     times = {side: float(facts["p50_s"]) for side, facts in timing.get("sides", {}).items()}
-    predicted = sum(float(k["predicted_s"]) for k in kernels)
+    predicted = predicted_s(kernels)
     reason = str(report["reason"])
     return SuiteRow(
         name,
@@ -106,7 +96,7 @@ def reported(name: str, report: Mapping[str, Any], code: int, seconds: float) ->
         error=_number(accuracy.get("candidate", {}).get("rel_l2")),
         eager_error=_number(accuracy.get("eager", {}).get("rel_l2")),
         times=times or None,
-        ratios={n: _comparison(r) for n, r in timing.get("ratios", {}).items()} or None,
+        ratios={n: ratio_of(r) for n, r in timing.get("ratios", {}).items()} or None,
         roofline=predicted / times[CANDIDATE] if CANDIDATE in times else None,
         kernels=len(fused),
         library_nodes=len(library),
@@ -173,11 +163,6 @@ def _end(code: int, reason: str) -> str:
 
 def _phrase(reason: str) -> str:
     return next((end for words, end in PHRASES.items() if words in reason), "")
-
-
-def _comparison(ratio: Mapping[str, Any]) -> SpeedRatio:
-    low, median, high = (float(ratio[key]) for key in ("low", "median", "high"))
-    return SpeedRatio(median, low, high, str(ratio["claim"]))
 
 
 def _number(value: object) -> float | None:

@@ -39,6 +39,18 @@ class SuiteProblem:
     why: str = ""
 
 
+@dataclass(frozen=True)
+class Watch:
+    """Who waits. begun: called with the name of each problem when it begins, in any thread.  told:
+    with each new result."""
+
+    begun: Callable[[str], None]
+    told: Callable[[SuiteRow], None]
+
+
+NOBODY = Watch(lambda _: None, lambda _: None)
+
+
 def find_problems(folder: Path, options: SuiteOptions, output: Path) -> tuple[SuiteProblem, ...]:
     """The problem files below `folder`, by name: the path without the suffix.
 
@@ -65,13 +77,12 @@ def run_all(
     *,
     jobs: int = 1,
     resume: bool = False,
-    told: Callable[[SuiteRow], None] = lambda _: None,
+    watch: Watch = NOBODY,
 ) -> tuple[tuple[SuiteRow, ...], tuple[str, ...]]:
     """Run every problem; the results in their order, and why some could not be remembered.
 
     program: takes the words of an `optimize` command.  resume: take what an earlier run has
-    finished from the store in `output`.  told: called with each new result.  Raises BadUsage where
-    no results can be kept.
+    finished from the store in `output`.  Raises BadUsage where no results can be kept.
     """
     _make(output)
     devices = () if options.target == "cpu" else gpus()
@@ -86,9 +97,14 @@ def run_all(
     with ResultsDb(output / STORE) as store, ThreadPoolExecutor(jobs) as pool:
         known = {k: r for k in by_key if resume and (r := store.get(k))}
         for result in (*done.values(), *known.values()):
-            told(result)
+            watch.told(result)
+
+        def run(problem: SuiteProblem) -> SuiteRow:
+            watch.begun(problem.name)
+            return launcher.launch(problem.name, problem.path.absolute())
+
         fresh = {
-            pool.submit(launcher.launch, p.name, p.path.absolute()): key
+            pool.submit(run, p): key
             for key, p in sorted(by_key.items(), key=lambda item: item[1].name)
             if key not in known
         }
@@ -98,7 +114,7 @@ def run_all(
                 known[key] = result
                 if result.end != DISK_FULL:  # that says nothing about the problem
                     lost += [f"{result.name}: {why}" for why in [store.put(key, result)] if why]
-                told(result)
+                watch.told(result)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             launcher.stop()

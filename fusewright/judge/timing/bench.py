@@ -8,6 +8,7 @@ compared like any other.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics as plain
 import time
@@ -50,6 +51,7 @@ ENVIRONMENT = {
     # For the few kernels of a problem this takes longer than compiling them without.
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
 }
+LEAST_PATIENCE_S = 1.0  # with torch.compile, where the time is over
 LOOKS, LOOK_AGAIN_S = 3, 1.0  # at a floor that a call went below, and seconds before each
 IMPOSSIBLE = 20  # times faster than the floor: no neighbour makes that of an honest time
 
@@ -251,10 +253,13 @@ class _Lost(Exception):
 
 def _ready(session: Session, side: Side) -> str:
     """Why this side cannot take part; empty if it can."""
-    begin = time.monotonic()
+    begin, until = time.monotonic(), math.inf
+    if side.name == COMPILED:  # which takes its time, and nobody has to wait for
+        until = max(session.request.deadline, begin + LEAST_PATIENCE_S)
     try:
         for _ in range(5):
-            record = session.collect(side.worker, session.request.limits.build_s)
+            seconds = min(session.request.limits.build_s, until - time.monotonic())
+            record = session.collect(side.worker, max(seconds, 0.0))
             if record.kind == "raised":
                 _demand_memory(side, record)
                 return record.text[:500]
@@ -462,7 +467,7 @@ def _check_clocks(
     return max(quarters[2] - quarters[0], transport, 1e-6)
 
 
-def bench(
+def bench(  # noqa: PLR0913 -- each is something that a user may ask for
     problem: Path | str,
     candidate: Path | str,
     *,
@@ -470,16 +475,21 @@ def bench(
     against: tuple[str, ...] = ("eager", "compile"),
     overrides: Mapping[str, str] | None = None,
     budget_s: float = 20.0,
+    seed: str = "",
+    deadline: float = math.inf,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Timing:
-    """Times only; every timed output is compared all the same. Raises where that fails."""
+    """Times only; every timed output is compared all the same. Raises where that fails.
+
+    seed, deadline: as `judge` takes them.
+    """
     from fusewright.judge.isolation.worker_pool import open_site
     from fusewright.judge.request import Request
     from fusewright.judge.session import Session
 
     request = Request(
         Path(problem).absolute(), Path(candidate).absolute(), device, against=against,
-        overrides=dict(overrides or {}), budget_s=budget_s,
+        overrides=dict(overrides or {}), budget_s=budget_s, seed=seed, deadline=deadline,
     )  # fmt: skip
     with open_site(device, (ENVIRONMENT,)) as site:
         session = Session(request, site, progress)
