@@ -25,7 +25,9 @@ from fusewright.report.styles import STYLES
 WIDTH = 80
 LABEL = 8  # columns of the words at the left
 FUSED_LINES = 15  # at most, of what was fused and why
-MOST_PLACES, MOST_NOTES, MOST_FAILED, FAILED_LINES = 3, 3, 5, 3
+MOST_CALLS, MOST_LAST = 5, 5  # of these, of calls that stay, and of what is said at the end
+MOST_PLACES, MOST_NOTES, MOST_FAILED, FAILED_LINES = 3, 3, 4, 3
+REASON = 150  # characters of why a model is not new as a whole
 OWN_ROUTINE = "PyTorch's own routine: "
 # An error in the judge's unit, as a reader finds it: so many times what one rounding does.
 UNITS = {" kappa": " roundings", "rms error": "typical error"}
@@ -41,8 +43,8 @@ def outcome_screen(outcome: OptimizeResult) -> list[Text]:
     if verdict is not None:
         lines += ["", *_right_or_not(verdict)]
         lines += ["", *_speed(speed)] * (verdict.verdict == "verified")
-    lines += ["", *_labelled("File", [str(outcome.path)])]
-    lines += _labelled("Next", _next_of(outcome, speed))
+    lines += ["", *_copied("File", [(str(outcome.path), _standing(outcome))])]
+    lines += _copied("Next", _next_of(outcome, speed))
     return [_styled(line) for line in lines]
 
 
@@ -53,8 +55,8 @@ def verdict_screen(verdict: Verdict, problem: str, candidate: str) -> list[Text]
     lines += ["", *_speed(speed)] * (verdict.verdict == "verified")
     if verdict.verdict == "refuted" and verdict.replay.get("cases"):
         asked = f"fusewright judge {problem} {candidate} --report R.json"
-        again = "fusewright judge --replay R.json --case 0   # the first fault again"
-        lines += ["", *_labelled("Next", [asked, again])]
+        again = "fusewright judge --replay R.json --case 0   # repeats the first fault"
+        lines += ["", *_copied("Next", [(asked, "keeps what it found"), (again, "")])]
     return [_styled(line) for line in lines]
 
 
@@ -83,13 +85,19 @@ def _wrapped(text: str, first: str = "", others: str = "") -> list[str]:
 
 def _labelled(label: str, texts: Iterable[str]) -> list[str]:
     """Each text begins a line, the first one behind the label."""
-    heads = [f"{label:<{LABEL}}"]
     lines = list[str]()
     for text in texts:
-        head = heads.pop() if heads else " " * LABEL
-        # A command or a path stays whole: it is copied.
-        fits = _wrapped(text, head, " " * LABEL)
-        lines += [head + text] if text.startswith("fusewright ") or len(fits) < 2 else fits
+        lines += _wrapped(text, " " * LABEL if lines else f"{label:<{LABEL}}", " " * LABEL)
+    return lines
+
+
+def _copied(label: str, texts: Iterable[tuple[str, str]]) -> list[str]:
+    """Paths and commands, each with what is said of it; they stay whole, as they are copied."""
+    lines = list[str]()
+    for text, remark in texts:
+        line = f"{'' if lines else label:<{LABEL}}{text}"
+        whole = f"{line}   # {remark}"
+        lines.append(whole if remark and len(whole) <= WIDTH else line)
     return lines
 
 
@@ -120,7 +128,8 @@ def _compared(side: SideSpeed, begin: str) -> str:
     joined = begin.endswith(" ")
     if ratio.claim not in (FASTER, SLOWER):
         begin += "" if joined else "; "
-        return f"{begin}no difference in speed shown against {side.name} ({between})"
+        within = f"{ratio.low:.2f}x to {ratio.high:.2f}x"
+        return f"{begin}no difference in speed from {side.name} shown ({within})"
     word = {FASTER: ", and ", SLOWER: ", but "}[ratio.claim]
     begin += "" if joined else word
     return f"{begin}{ratio.claim} than {side.name}: {times_text(ratio.median)} ({between})"
@@ -146,14 +155,16 @@ def fused_lines(outcome: OptimizeResult) -> list[str]:
     if not outcome.forwards:
         return _labelled("Fused", [f"nothing: {_why_nothing(outcome)}{about}"])
     first, *others = outcome.forwards
+    rows = _rows(first)
+    kernels, calls = ([told for told in rows if bool(told.calls) is kind] for kind in (False, True))
     last = [_saved(first), *(_other(forward) for forward in others), *_left(outcome)]
-    heads = [*_rows(first), *last]
-    width = max(len(told.head) for told in heads) + 2
-    tail = [line for told in last for line in _lines(told, width)][:5]
+    width = max(len(told.head) for told in (*rows, *last)) + 2
     label = f", {first.label}" if first.label else ""
     lines = _labelled("Fused", [f"{_counted(first.rows)}{label}{about}"])
-    room = FUSED_LINES - len(lines) - len(tail)
-    return [*lines, *_fitting(_rows(first), width, room), *tail]
+    room = FUSED_LINES - len(lines)
+    tail = _fitting(last, width, MOST_LAST)
+    stay = _fitting(calls, width, min(MOST_CALLS, room - len(tail)))
+    return [*lines, *_fitting(kernels, width, room - len(stay) - len(tail)), *stay, *tail]
 
 
 def _fitting(rows: Sequence[_Told], width: int, room: int) -> list[str]:
@@ -169,7 +180,7 @@ def _fitting(rows: Sequence[_Told], width: int, room: int) -> list[str]:
     kernels, calls = sum(t.kernels for t in rest), sum(t.calls for t in rest)
     counts = [_number(kernels, "more kernel")] * bool(kernels)
     counts += [_number(calls, "more call")] * bool(calls)
-    return [*lines, f"  ... {' and '.join(counts)}: {ALL}"]
+    return [*lines, f"  ... {' and '.join(counts) or 'more'}: {ALL}"]
 
 
 def _lines(told: _Told, width: int) -> list[str]:
@@ -214,9 +225,9 @@ def _places(places: Sequence[str]) -> str:
 
 def _saved(forward: FusedForward) -> _Told:
     saved = forward.savings
-    before = f"{bytes_text(saved.eager_bytes)} in {_number(saved.eager_steps, 'step')}"
+    before = f"{bytes_text(saved.eager_bytes)} a call in {_number(saved.eager_steps, 'step')}"
     after = f"{bytes_text(saved.fused_bytes)} in {saved.fused_steps}"
-    return _Told("why", f"a call of eager moves {before}, a call of this {after}")
+    return _Told("why", f"eager moves {before}; this file {after}")
 
 
 def _other(forward: FusedForward) -> _Told:
@@ -228,7 +239,8 @@ def _left(outcome: OptimizeResult) -> list[_Told]:
     parts = outcome.parts or {}
     left = parts.get("left")
     root = left[0] if isinstance(left, (list, tuple)) and left else {}
-    return [_Told("as it was", f"the rest: {root['why']}")] if "why" in root else []
+    why = textwrap.shorten(str(root.get("why", "")), REASON, placeholder=" ...")
+    return [_Told("as it was", f"the rest: {why}")] if why else []
 
 
 def _why_nothing(outcome: OptimizeResult) -> str:
@@ -280,15 +292,13 @@ def _broken(failed: Sequence[Row], verdict: Verdict) -> list[str]:
     """Of each check that failed: what should be so, and what was found."""
     lines = ["Wrong"]
     for row in failed[:MOST_FAILED]:
-        lines += _wrapped(
-            f"{row.check}: it should be that {CHECKS[row.check].promise}", "  ", "    "
-        )
         found = _wrapped(f"found: {_plain_words(row.evidence)}", "    ", "    ")
-        lines += found[:FAILED_LINES]
-        lines += [f"    ... {ALL}"] * (len(found) > FAILED_LINES)
-    more = len(failed) - MOST_FAILED
-    lines += [f"  ... {_number(more, 'more check')} failed: {ALL}"] * (more > 0)
-    return [*lines, *_labelled("", [_checks(verdict)])]
+        more = [f"    ... {ALL}"] * (len(found) > FAILED_LINES)
+        promised = _wrapped(f"promised: {CHECKS[row.check].promise}", "    ", "    ")
+        lines += [f"  {row.check}", *promised, *found[:FAILED_LINES], *more]
+    rest = len(failed) - MOST_FAILED
+    lines += [f"  ... {_number(rest, 'more check')} failed: {ALL}"] * (rest > 0)
+    return [*lines, f"  {_checks(verdict)}"]
 
 
 def _plain_words(text: str) -> str:
@@ -335,15 +345,24 @@ def _fused_s(outcome: OptimizeResult) -> float:
     return outcome.forwards[0].savings.fused_s if outcome.forwards else 0.0
 
 
-def _next_of(outcome: OptimizeResult, speed: Speed | None) -> list[str]:
+def _standing(outcome: OptimizeResult) -> str:
+    """What a reader of its path must know of the file."""
     word = outcome.verdict.verdict if outcome.verdict else "not-verified"
+    return {"refuted": "wrong: do not use it", "not-verified": "nobody has verified it"}.get(
+        word, ""
+    )
+
+
+def _next_of(outcome: OptimizeResult, speed: Speed | None) -> list[tuple[str, str]]:
+    """Commands, and what each is for."""
+    word = outcome.verdict.verdict if outcome.verdict else "not-verified"
+    shown = (f"fusewright show {outcome.path}", "its kernels, one by one")
     if word == "refuted":
-        return ["this is a bug in fusewright: please report it with the problem file"]
+        return [("this is a bug in fusewright: please report it, with the problem file", "")]
     if word == "not-verified":
-        return [f"fusewright judge {outcome.problem} {outcome.path}   # where it can run"]
-    shown = [f"fusewright show {outcome.path}   # its kernels, one by one"]
+        return [(f"fusewright judge {outcome.problem} {outcome.path}", "asks for a verdict"), shown]
     ratio = speed.main.ratio if speed and speed.main else None
     tried = (outcome.tuning or {}).get("level")
     if ratio and ratio.claim != FASTER and tried != "full" and outcome.forwards:
-        return [f"fusewright optimize {outcome.problem} --tune full   # tries more", *shown]
-    return [f"from {outcome.path.stem} import ModelNew   # in place of Model", *shown]
+        return [(f"fusewright optimize {outcome.problem} --tune full", "tries more"), shown]
+    return [(f"from {outcome.path.stem} import ModelNew", "in place of Model"), shown]

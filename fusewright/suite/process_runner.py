@@ -164,7 +164,7 @@ class ProcessRunner:
     def _words(self, path: Path, stem: Path) -> list[str]:
         options = self.options
         words = ["optimize", str(path), "--output", f"{stem}.py", "--report", f"{stem}.json"]
-        words += ["--force"] + ["--no-timing"] * (not options.timing)
+        words += ["--force", "--verbose"] + ["--no-timing"] * (not options.timing)
         words += ["--no-algebra"] * (not options.algebra)
         words += ["--target", options.target] if options.target else []
         words += ["--tune", options.tune] if options.tune else []

@@ -21,9 +21,10 @@ from fusewright.cli import main
 from fusewright.common.devices import gpus
 from fusewright.common.timing_lock import TimingLock
 from fusewright.judge import judge
+from fusewright.report.speed import SpeedRatio
 from fusewright.suite import process_runner
 from fusewright.suite.results_db import ResultsDb
-from fusewright.suite.row import SpeedRatio, SuiteRow, totals
+from fusewright.suite.row import SuiteRow, totals
 from fusewright.suite.table import page_text
 from tests.support.folders import PROBLEMS, ROOT
 from tests.support.suite_stand_in import stand_in as stand_in_for_optimize

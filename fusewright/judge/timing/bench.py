@@ -265,6 +265,9 @@ def _ready(session: Session, side: Side) -> str:
                 return record.text[:500]
             side.first_s += record.clocks_ns[0] * 1e-9
     except (Gone, Late, ProtocolViolation) as error:
+        if isinstance(error, Late) and time.monotonic() > until:
+            side.worker.kill("it did not get ready for timing")
+            return "it was not ready when the budget was used up"
         lack = session.lack(side.worker, error, begin, 0.0) if side.name == CANDIDATE else ""
         if lack:
             raise Short(f"the candidate did not get ready for timing: {lack}") from error
