@@ -48,7 +48,8 @@ class Steps:
         """The current step is over: its line, with its time."""
         if self._step:
             seconds = time.perf_counter() - self._since
-            self._console.print(f"  {self._step} ({seconds:.1f} s)", markup=False)
+            said = f"  {self._step} ({seconds:.1f} s)"
+            self._console.print(said, markup=False, highlight=False)
         self._step = ""
 
 

@@ -120,6 +120,36 @@ def test_every_end_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
+def test_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table that fits, one line, or the report alone; with -v, all columns."""
+    place = folder(tmp_path, good="good", refuted="refuted")
+    run(place)
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["problem", "verdict", "ours", "ratio"]
+    assert all(len(row) <= 80 for row in [head, *rows])
+    assert "against eager: geometric mean 2.000x" in "\n".join(rows)
+    run(place, "--resume", "-q")
+    assert capsys.readouterr().out == "2 problems: 1 verified, 1 refuted, 0 not verified\n"
+    run(place, "--resume", "-v")
+    assert "roofline" in capsys.readouterr().out.splitlines()[0]
+    run(place, "--resume", "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((tmp_path / "report.json").read_bytes())
+    assert report["totals"]["verified"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stand_in")
+def test_the_seed_is_that_of_every_run(tmp_path: Path) -> None:
+    options = process_runner.SuiteOptions(seed=5)
+    runner = process_runner.ProcessRunner(stand_in_for_optimize, options, tmp_path)
+    words = runner._words(tmp_path / "p.py", tmp_path / "p")
+    assert words[words.index("--seed") + 1] == "5"
+    assert "--verbose" in words, "its log has all"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(
     ("behaviours", "code"),
     [(("good",), 0), (("good", "crash"), 3), (("unusable",), 3), (("refuted", "crash"), 1)],
