@@ -6,18 +6,16 @@ and usage errors do not wait for PyTorch.
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from fusewright import __version__
 from fusewright.cli.endings import ends_well, say
+from fusewright.cli.optimizing import OptimizeRun, default_device
 from fusewright.cli.options import (
     RESTRICTIONS,
     Algebra,
@@ -49,12 +47,10 @@ from fusewright.cli.options import (
     read_text,
 )
 from fusewright.cli.reporting import Asked, Done, asked
-from fusewright.cli.views import outcome_done, suite_done, timing_done, verdict_done
-from fusewright.common.atomic_write import STANDARD_OUTPUT
+from fusewright.cli.views import suite_done, timing_done, verdict_done
 from fusewright.common.budget import Budget
-from fusewright.common.timing_lock import Need, hold_timing_lock, settle
 from fusewright.compiler.options import RULES
-from fusewright.compiler.verdict import Terms, request_for
+from fusewright.compiler.verdict import Terms
 from fusewright.errors import BadUsage
 from fusewright.report.kernel_notes import (
     emitted_kernels,
@@ -62,9 +58,6 @@ from fusewright.report.kernel_notes import (
     kernel_told,
     kernels_table,
 )
-
-if TYPE_CHECKING:
-    from fusewright.judge.judging import Judging
 
 BASELINES = ("eager", "compile", "max-autotune")
 
@@ -140,35 +133,9 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     about: dict[str, Any] = {"precision": precision, "rules": chosen, "overrides": overrides}
     about |= {"mode": mode, "dynamic": parse_dynamic(dynamic), "gradients": gradients}
     terms = Terms(timing, gradients, parse_seed(seed), parse_budget(budget))
-
-    def work() -> Done:
-        # Importing PyTorch takes its time, here and in the judge's processes: side by side.
-        opened = _judging(problem, output, target, overrides, mode, terms)
-        with opened as judging, wanted.progress() as step:
-            # Beside planning, if memory is nobody's to give and nothing is timed meanwhile.
-            if judging and line is None and _level(tune, terms) == "off":
-                judging.begin()
-            from fusewright.compiler.pipeline import optimize_file
-
-            outcome = optimize_file(
-                problem,
-                out=output,
-                target=target,
-                **about,
-                seed=terms.seed,
-                budget=terms.budget,
-                force=force,
-                timing=timing,
-                level=tune,
-                turn=nullcontext if line is None else partial(hold_timing_lock, line),
-                progress=step,
-                judging=judging,
-                settle=_at_once if line is None else partial(settle, line),
-            )
-        return outcome_done(outcome, wanted.view)
-
-    only_write = partial(_only_write, wanted, problem, output, target, about, force=force)
-    return wanted.reported(work if verify else only_write)
+    run = OptimizeRun(problem, output, target, about, terms, tune, line, force)
+    work = run.verified if verify else run.only_written
+    return wanted.reported(partial(work, wanted))
 
 
 @app.command()
@@ -253,7 +220,7 @@ def bench(  # noqa: PLR0913 -- the options of the command
             timing = measure(
                 problem,
                 candidate,
-                device=device or _default_device(),
+                device=device or default_device(),
                 against=baselines,
                 overrides=overrides,
                 progress=step,
@@ -311,29 +278,18 @@ def judge(  # noqa: PLR0913 -- the options of the command
         raise BadUsage("judge needs two files: fusewright judge PROBLEM.py CANDIDATE.py.")
     check_outputs(problem, candidate, report=wanted.report)
     check_file(problem, candidate)
-    overrides, drawn = parse_settings(settings), _drawn(seed, parse_budget(budget), timing=timing)
-
-    def work() -> Done:
-        from fusewright.judge import judge as decide
-
-        with wanted.progress() as step:
-            verdict = decide(
-                problem,
-                candidate,
-                device=device or _default_device(),
-                accuracy=accuracy,
-                truth=truth,
-                mode=mode or "",
-                grad=grad,
-                sanitize=sanitize,
-                timing=timing,
-                overrides=overrides,
-                progress=step,
-                **drawn,
-            )
-        return verdict_done(verdict, wanted.view, str(problem), str(candidate))
-
-    return wanted.reported(work)
+    options = {
+        "device": device or default_device(),
+        "accuracy": accuracy,
+        "truth": truth,
+        "mode": mode or "",
+        "grad": grad,
+        "sanitize": sanitize,
+        "timing": timing,
+        "overrides": parse_settings(settings),
+        **_drawn(seed, parse_budget(budget), timing=timing),
+    }
+    return wanted.reported(partial(_judged, wanted, problem, candidate, options))
 
 
 @app.command()
@@ -397,6 +353,14 @@ def one_run(words: list[str]) -> None:
     app(words, prog_name="fusewright")
 
 
+def _judged(wanted: Asked, problem: Path, candidate: Path, options: Mapping[str, Any]) -> Done:
+    from fusewright.judge import judge as decide
+
+    with wanted.progress() as step:
+        verdict = decide(problem, candidate, **options, progress=step)
+    return verdict_done(verdict, wanted.view, str(problem), str(candidate))
+
+
 def _replay(source: Path, case: str, wanted: Asked) -> int:
     check_file(source)
     check_outputs(source, report=wanted.report)
@@ -417,74 +381,6 @@ def _drawn(seed: int | None, budget: Budget | None, *, timing: bool = True) -> d
         return {"seed": parse_seed(seed)}
     deadline = budget.checks_end if timing else budget.end
     return {"seed": parse_seed(seed), "budget_s": budget.timing_s, "deadline": deadline}
-
-
-def _at_once(_: Need) -> None:
-    """Alone, a run takes what memory there is."""
-
-
-def _only_write(
-    wanted: Asked,
-    problem: Path,
-    output: Path | None,
-    target: str | None,
-    about: Mapping[str, Any],
-    *,
-    force: bool,
-) -> Done:
-    """The file, or its text alone, that nobody compiles or judges. about: options of the command
-    that are the pipeline's own."""
-    # What the problem file prints is not the text.
-    with redirect_stdout(sys.stderr), wanted.progress() as step:
-        from fusewright.compiler.pipeline import emit_only
-
-        outcome, text = emit_only(
-            problem,
-            out=output,
-            target=target,
-            force=force,
-            progress=step,
-            **about,
-        )
-    say(f"fusewright: not verified: {outcome.why_not}.")
-    return outcome_done(outcome, wanted.view, text=text if output == STANDARD_OUTPUT else None)
-
-
-def _level(tune: str | None, terms: Terms) -> str:
-    """How much the tuner will try, if the file is for this machine."""
-    from fusewright.tune.levels import default_level
-
-    level = tune or default_level(here=True, timing=terms.timing)
-    return terms.budget.level if terms.budget and not tune and level != "off" else level
-
-
-def _judging(
-    problem: Path,
-    output: Path | None,
-    target: str | None,
-    overrides: Mapping[str, str],
-    mode: str,
-    terms: Terms,
-) -> AbstractContextManager[Judging | None]:
-    """Of the file for this target, if it is for this machine in any case."""
-    from fusewright.judge.judging import open_judging
-
-    device = target or _default_device()
-    known = device == "cpu" or (device == "cuda" and _default_device() == "cuda")
-    if not known or not problem.is_file():
-        return nullcontext()
-    return open_judging(request_for(problem, output, device, overrides, mode, terms))
-
-
-def _default_device() -> Literal["cpu", "cuda"]:
-    """Ask the driver, not PyTorch: the parent of a judgement never imports it."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "cpu"
-    count = ctypes.c_int(0)
-    found = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
-    return "cuda" if found and count.value else "cpu"
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,7 +29,6 @@ from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_symbols import CXX_NAMES, symbols
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.shared_kernels import SharedKernels
-from fusewright.codegen.value_names import ValueNames
 from fusewright.common.atomic_write import STANDARD_OUTPUT, check_writable, write_atomically
 from fusewright.common.budget import Budget
 from fusewright.common.call_arguments import Inputs
@@ -46,6 +45,7 @@ from fusewright.compiler.compilation import (
 from fusewright.compiler.gradients import recorded_code
 from fusewright.compiler.memory_need import Settle, Sized, Sizes, sizes_observed, sizes_of
 from fusewright.compiler.modes import MODE_NAMES, InModes, in_modes, with_gradients
+from fusewright.compiler.parts import Part, Parts
 from fusewright.compiler.rules import check_rules, check_rules_of_parts
 from fusewright.compiler.verdict import (
     Terms,
@@ -67,7 +67,6 @@ from fusewright.emit.emitted_file import (
     runtime_block,
 )
 from fusewright.emit.header import (
-    PartNotes,
     header,
     header_of_parts,
     unchanged_header,
@@ -79,21 +78,14 @@ from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_sizes, text_of
 from fusewright.frontend.example_arguments import Example, example
-from fusewright.frontend.submodules import Calls, Chosen, choose, observed
+from fusewright.frontend.submodules import Calls, choose, observed
 from fusewright.judge.evidence.pytree import tensors
 from fusewright.judge.findings import Verdict
 from fusewright.judge.isolation.memory_limit import Peak
 from fusewright.judge.judging import Judging, judge_request, open_judging
-from fusewright.kernels.registry import (
-    Printed,
-    shared_kernels,
-)
 from fusewright.report.decision_record import (
-    PARTS_NOT_TUNED,
-    explain_parts,
     is_degenerate,
     is_worth_it,
-    left_lines,
     step_reports,
 )
 from fusewright.report.run_report import FusedForward, OptimizeResult, StepReport
@@ -416,75 +408,6 @@ def _load(
         module.train(mode == "train")
     progress("capturing the model")
     return problem, module, given
-
-
-@dataclass(frozen=True)
-class Part:
-    """What was made for a submodule. name: of its new class."""
-
-    name: str
-    made: Compilation
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A model of which some submodules are new. why: what stopped the model as a whole."""
-
-    machine: Target
-    chosen: Chosen[Part]
-    why: str
-
-    @property
-    def made(self) -> tuple[Compilation, ...]:
-        return tuple(t.made.made for t in self.chosen.taken)
-
-    @property
-    def kernels(self) -> tuple[Printed, ...]:
-        return tuple(kernel for made in self.made for kernel in made.kernels)
-
-    @cached_property
-    def shared(self) -> SharedKernels:
-        """Which steps run which function, of all parts together."""
-        words = {n: word for made in self.made for n, word in (made.names.words or {}).items()}
-        return shared_kernels(self.kernels, self.machine.language, ValueNames(words))
-
-    @property
-    def notes(self) -> tuple[PartNotes, ...]:
-        """What the header of the emitted file says."""
-        functions = self.shared.function_of
-        return tuple(
-            PartNotes(t.made.name, tuple(t.paths), t.made.made.notes_of(functions))
-            for t in self.chosen.taken
-        )
-
-    @property
-    def forwards(self) -> tuple[FusedForward, ...]:
-        """That of each new class, for a report."""
-        functions = self.shared.function_of
-        return tuple(
-            t.made.made.told(f"{t.made.name} is {', '.join(t.paths)}", functions)
-            for t in self.chosen.taken
-        )
-
-    @property
-    def left(self) -> tuple[str, ...]:
-        """Of what is no part and why, in lines."""
-        return (*left_lines(self.why, self.chosen.left), PARTS_NOT_TUNED)
-
-    @property
-    def facts(self) -> Mapping[str, object]:
-        """What the report says."""
-        taken = [{"class": t.made.name, "paths": t.paths} for t in self.chosen.taken]
-        root = [{"path": "", "kind": "Model", "why": self.why}]
-        return {"taken": taken, "left": [*root, *map(asdict, self.chosen.left)]}
-
-    def record(self, source: str) -> str:
-        """The decision record."""
-        functions = self.shared.function_of
-        taken = [
-            (t.made.name, t.paths, t.made.made.record("", functions)) for t in self.chosen.taken
-        ]
-        return explain_parts(source, self.machine.name, self.why, taken, self.chosen.left)
 
 
 def make_parts(

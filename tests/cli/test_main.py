@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 import fusewright.judge
-from fusewright.cli import main, reporting
+from fusewright.cli import main, optimizing, reporting
 from fusewright.errors import BadUsage, BuildFailed, FusewrightError, InternalError, ToolMissing
 from fusewright.judge.findings import Row, Verdict
 from fusewright.report.run_report import OptimizeResult, StepReport
@@ -114,7 +114,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
     assert options.pop("budget").seconds == 300.0
     assert callable(options.pop("progress"))
     assert options.pop("turn") is nullcontext, "alone, it times when it likes"
-    assert options.pop("settle") is main._at_once, "and takes what memory there is"
+    assert options.pop("settle") is optimizing.at_once, "and takes what memory there is"
     assert options.pop("judging") is None, "nothing for another machine is judged here"
     assert (name, arguments) == ("optimize", (Path("problem.py"),))
     assert options == {

@@ -126,7 +126,7 @@ def test_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     run(place)
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["problem", "verdict", "ours", "ratio"]
-    assert all(len(row) <= 80 for row in [head, *rows])
+    assert all(len(row) <= 80 for row in [head, *rows[:2]]), "the table"
     assert "against eager: geometric mean 2.000x" in "\n".join(rows)
     run(place, "--resume", "-q")
     assert capsys.readouterr().out == "2 problems: 1 verified, 1 refuted, 0 not verified\n"
