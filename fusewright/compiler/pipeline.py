@@ -284,7 +284,7 @@ def optimize_file(
         sized = Sized(machine.device, settle if here else _quiet, progress, begin)
         settings = precision, rules, work, progress, sized, mode, dynamic, gradients
         file = _file(problem, module, given, machine, *settings)
-        outcome = _outcome(problem, machine, out, file, need=sized.need)
+        outcome = _outcome(problem, overrides, machine, out, file, sized.need)
         if judging is None:
             why = _compiled_elsewhere(file, machine, progress)
             write_atomically(out, file.text, force=force)
@@ -298,12 +298,13 @@ def optimize_file(
 
 
 def _outcome(
-    problem: Problem, machine: Target, out: Path, file: _File, need: Need | None = None
-) -> OptimizeResult:
+    problem: Problem, overrides: Mapping[str, str], machine: Target, out: Path, file: _File,
+    need: Need | None = None,
+) -> OptimizeResult:  # fmt: skip
     """Without a verdict."""
     return OptimizeResult(
         out, file.record, file.reports, None, "", file.degenerate, None, file.parts, need,
-        str(problem.path), machine.name, file.forwards,
+        str(problem.path), machine.name, file.forwards, dict(overrides),
     )  # fmt: skip
 
 
@@ -359,7 +360,7 @@ def emit_only(
     )
     if out != STANDARD_OUTPUT:
         write_atomically(out, file.text, force=force)
-    return replace(_outcome(problem, machine, out, file), why_not=NOT_ASKED), file.text
+    return replace(_outcome(problem, overrides, machine, out, file), why_not=NOT_ASKED), file.text
 
 
 def _compiled_elsewhere(file: _File, machine: Target, progress: Progress) -> str:

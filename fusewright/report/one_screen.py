@@ -8,6 +8,7 @@ than `WIDTH` columns.
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -360,9 +361,11 @@ def _next_of(outcome: OptimizeResult, speed: Speed | None) -> list[tuple[str, st
     if word == "refuted":
         return [("this is a bug in fusewright: please report it, with the problem file", "")]
     if word == "not-verified":
-        return [(f"fusewright judge {outcome.problem} {outcome.path}", "asks for a verdict"), shown]
+        settings = (f" --set {shlex.quote(f'{n}={v}')}" for n, v in outcome.overrides.items())
+        judged = f"fusewright judge {outcome.problem} {outcome.path}{''.join(settings)}"
+        return [(judged, "asks for a verdict"), shown]
     ratio = speed.main.ratio if speed and speed.main else None
     tried = (outcome.tuning or {}).get("level")
     if ratio and ratio.claim != FASTER and tried != "full" and outcome.forwards:
-        return [(f"fusewright optimize {outcome.problem} --tune full", "tries more"), shown]
+        return [("the same command with --tune full", "tries more ways to run it"), shown]
     return [(f"from {outcome.path.stem} import ModelNew", "in place of Model"), shown]

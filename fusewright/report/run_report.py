@@ -28,7 +28,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -83,6 +83,7 @@ class OptimizeResult:
     """What `optimize` made; without a verdict, `why_not` says why this machine cannot give one.
 
     problem: the file as named.  target: its name.  forwards: empty where the model stays as it was.
+    overrides: of the problem's constants.
     """
 
     path: Path
@@ -97,6 +98,7 @@ class OptimizeResult:
     problem: str = ""
     target: str = ""
     forwards: tuple[FusedForward, ...] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:

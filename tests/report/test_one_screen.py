@@ -178,7 +178,7 @@ def test_of_speed_only_what_was_measured_at_the_end_is_said() -> None:
     assert said.startswith("verified: right; no difference in speed from eager shown (0.90x to ")
     assert "faster" not in said
     assert "1.75" not in said
-    assert "fusewright optimize some/model.py --tune full   # tries more" in said
+    assert "the same command with --tune full   # tries more ways to run it" in said
 
 
 def test_slower_is_said_as_plainly() -> None:
@@ -221,6 +221,14 @@ def test_a_refuted_file_of_ours_is_not_to_be_used() -> None:
     assert "out/model_fused.py   # wrong: do not use it" in said
     assert "this is a bug in fusewright" in said
     assert "Speed" not in said
+
+
+def test_where_nobody_has_judged_it_the_next_command_does() -> None:
+    outcome = made(row(1), verdict=None, why_not="no GPU", overrides={"n": "4", "s": "'a b'"})
+    lines = text(outcome)
+    asked = "fusewright judge some/model.py out/model_fused.py --set n=4 --set "
+    assert any(line.startswith(f"Next    {asked}") for line in lines)
+    assert "File    out/model_fused.py   # nobody has verified it" in lines
 
 
 def test_notes_are_said_in_words() -> None:
