@@ -33,6 +33,7 @@ OWN_ROUTINE = "PyTorch's own routine: "
 # An error in the judge's unit, as a reader finds it: so many times what one rounding does.
 UNITS = {" kappa": " roundings", "rms error": "typical error"}
 ALL = "-v shows all"
+DEGENERATE = "the outputs do not depend on the inputs, so a ratio shows nothing here"
 
 
 def outcome_screen(outcome: OptimizeResult) -> list[Text]:
@@ -44,6 +45,7 @@ def outcome_screen(outcome: OptimizeResult) -> list[Text]:
     if verdict is not None:
         lines += ["", *_right_or_not(verdict)]
         lines += ["", *_speed(speed)] * (verdict.verdict == "verified")
+    lines += ["", *_labelled("Note", [DEGENERATE])] * outcome.degenerate
     lines += ["", *_copied("File", [(str(outcome.path), _standing(outcome))])]
     lines += _copied("Next", _next_of(outcome, speed))
     return [_styled(line) for line in lines]

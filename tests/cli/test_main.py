@@ -257,6 +257,9 @@ def test_explain(stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
     wanted = {"target": "cuda", "rules": frozenset[str](), "overrides": overrides, "dynamic": sizes}
     assert options == {**wanted, "gradients": False}
     assert capsys.readouterr().out == "relu and add share relu_add\n"
+    stages.result = "p.py on cpu: 1 fused kernel, 0 library calls\n\n  relu_add\n"
+    assert run("explain", "problem.py", "-q") == 0
+    assert capsys.readouterr().out == "p.py on cpu: 1 fused kernel, 0 library calls\n"
 
 
 # Arguments -> words of the message. None of these reaches a stage.

@@ -239,6 +239,12 @@ def test_notes_are_said_in_words() -> None:
     assert "3 checks passed, 1 skipped" in said, "a note is no check"
 
 
+def test_a_ratio_that_shows_nothing_is_noted() -> None:
+    assert "do not depend" not in "\n".join(text(made(row(1))))
+    noted = "Note    the outputs do not depend on the inputs, so a ratio shows nothing here"
+    assert noted in text(made(row(1), degenerate=True))
+
+
 def test_nothing_to_fuse_says_so() -> None:
     assert fused_lines(made(forwards=())) == [
         "Fused   nothing: the model's own calls are all there is (model.py on cpu)"
