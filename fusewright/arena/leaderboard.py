@@ -16,8 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fusewright.arena.ranking import ArenaRow, Entrant, standings
-from fusewright.report.run_report import STYLES, Report, environment, seconds_text
-from fusewright.suite.row import SpeedRatio
+from fusewright.report.amounts import seconds_text
+from fusewright.report.run_report import Report, environment
+from fusewright.report.speed import SpeedRatio
+from fusewright.report.styles import STYLES
 
 GAP, LEAST_NAME = 2, 8  # characters between columns; of an entrant's name
 STANDINGS: Mapping[str, str] = {
@@ -56,6 +58,15 @@ def show_arena(console: Console, rows: Sequence[ArenaRow]) -> None:
         if row.verdict != "verified" or row.end:
             head = (f"{row.problem}, {row.entrant}: {row.word}: ", STYLES[row.verdict])
             console.print(Text.assemble(head, row.reason), soft_wrap=True)
+
+
+def arena_line(rows: Sequence[ArenaRow]) -> str:
+    """All in one line."""
+    words = [row.verdict for row in rows]
+    counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(sorted(words)[::-1]))
+    best = next(iter(standings(rows)), None)
+    leads = f"; {best.name} leads, {best.right} of {best.entered} right" if best else ""
+    return f"{len(rows)} candidates: {counts}{leads}"
 
 
 def arena_report(rows: Sequence[ArenaRow], about: Mapping[str, object]) -> Report:

@@ -14,7 +14,7 @@ from typing import Any
 from fusewright.arena.entries import Entry
 from fusewright.judge.findings import Word
 from fusewright.judge.timing.contest import FASTEST
-from fusewright.suite.row import SpeedRatio, kept_ratio
+from fusewright.report.speed import SpeedRatio, ratio_of
 from fusewright.suite.run_end import RunEnd
 
 LEVEL = ("no difference shown", FASTEST)  # claims of those that share the first place
@@ -106,6 +106,11 @@ def kept_arena_row(fields: Mapping[str, Any]) -> ArenaRow:
     """A row as a store has it."""
     ratios = {n: kept_ratio(fields[n]) for n in ("over_eager", "over_compile", "over_best")}
     return ArenaRow(**{**fields, **ratios})
+
+
+def kept_ratio(ratio: Mapping[str, Any] | None) -> SpeedRatio | None:
+    """A ratio as a report or a store has it, where it has one."""
+    return None if ratio is None else ratio_of(ratio)
 
 
 def _timed(row: ArenaRow, timing: Mapping[str, Any], best: Mapping[str, Any]) -> ArenaRow:

@@ -41,10 +41,22 @@ class ArenaOptions:
     ) -> list[str]:
         """Of `judge` for one candidate, or of `bench` for several."""
         words = [command, str(problem), *map(str, candidates), "--report", report]
-        words += ["--device", self.device] + ["--no-timing"] * (command == "judge")
+        words += ["--device", self.device, "--verbose"] + ["--no-timing"] * (command == "judge")
         for name, value in self.overrides.items():
             words += ["--set", f"{name}={value}"]
         return words
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who waits. begun: called with each candidate whose judging begins, in any thread.  told: with
+    each row once it is judged."""
+
+    begun: Callable[[Entry], None]
+    told: Callable[[ArenaRow], None]
+
+
+UNWATCHED = Watch(lambda _: None, lambda _: None)
 
 
 def run_arena(
@@ -54,16 +66,15 @@ def run_arena(
     program: Program,
     *,
     jobs: int = 1,
-    told: Callable[[ArenaRow], None] = lambda _: None,
+    watch: Watch = UNWATCHED,
 ) -> tuple[ArenaRow, ...]:
     """The rows in the order of the entries.
 
-    program: takes the words of a command.  told: called with each row once it is judged.  Raises
-    BadUsage where no results can be kept.
+    program: takes the words of a command.  Raises BadUsage where no results can be kept.
     """
     make_folder(output)
     with ResultsDb(output / STORE) as store, _runner(options, output, program, jobs) as runner:
-        rows = _judged(entries, options, runner, store, jobs, told)
+        rows = _judged(entries, options, runner, store, jobs, watch)
         if options.timing:
             for _, some in groupby(entries, key=lambda entry: entry.problem):
                 rows |= _timed(tuple(some), rows, options, runner, store)
@@ -92,7 +103,7 @@ def _judged(
     runner: ProcessRunner,
     store: ResultsDb,
     jobs: int,
-    told: Callable[[ArenaRow], None],
+    watch: Watch,
 ) -> dict[str, ArenaRow]:
     """By the entry's name. What ended without a verdict is tried again the next time."""
     rows: dict[str, ArenaRow] = {}
@@ -103,17 +114,19 @@ def _judged(
     def tell(row: ArenaRow, key: str) -> None:
         for entry in same[key]:
             rows[entry.name] = replace(row, problem=entry.problem, entrant=entry.entrant)
-            told(rows[entry.name])
+            watch.told(rows[entry.name])
+
+    def judge(entry: Entry) -> RunEnd:
+        watch.begun(entry)
+        problem, path = entry.problem_path.absolute(), entry.path.absolute()
+        words = partial(options.words, "judge", problem, [path])
+        return runner.launch(f"judged/{entry.name}", words)
 
     kept = {key: kept_arena_row(found) for key in same if (found := store.get(key))}
     for key, row in kept.items():
         tell(row, key)
     with ThreadPoolExecutor(jobs) as pool:
-        fresh = {
-            pool.submit(_judge, some[0], options, runner): key
-            for key, some in same.items()
-            if key not in kept
-        }
+        fresh = {pool.submit(judge, some[0]): key for key, some in same.items() if key not in kept}
         try:
             for future in as_completed(fresh):
                 key = fresh[future]
@@ -126,12 +139,6 @@ def _judged(
             if len(rows) < len(entries):
                 runner.stop()
     return rows
-
-
-def _judge(entry: Entry, options: ArenaOptions, runner: ProcessRunner) -> RunEnd:
-    problem, path = entry.problem_path.absolute(), entry.path.absolute()
-    words = partial(options.words, "judge", problem, [path])
-    return runner.launch(f"judged/{entry.name}", words)
 
 
 def _timed(

@@ -9,6 +9,7 @@ who is still writing one may have it done meanwhile: `Judging.begin`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -69,6 +70,8 @@ def judge(  # noqa: PLR0913 -- each is something that a user may ask for
     truth: str = "rows",
     mode: str = "",
     compiled: Compiled | None = None,
+    seed: str = "",
+    deadline: float = math.inf,
 ) -> Verdict:
     """Is the ModelNew in `candidate` right, and is it faster? Never trusts the candidate.
 
@@ -81,10 +84,15 @@ def judge(  # noqa: PLR0913 -- each is something that a user may ask for
     site: of `open_site`, where the judge's processes have got ready before; else one is opened.
     compiled: asked for the candidate's kernels, before it is imported, by a caller that compiles
     them from the same text; None, or an answer of None: the candidate compiles them here.
+    seed: hexadecimal digits, an even number of them, from which all inputs come; "": drawn now, so
+    that no candidate can know it.
+    deadline: of time.monotonic; what is not checked by then leaves the candidate not verified, and
+    torch.compile is left out of the timing where it is not ready.
     """
     request = Request(
         Path(problem).absolute(), Path(candidate).absolute(), device, accuracy, truth, grad,
-        sanitize, timing, tuple(against), dict(overrides), budget_s, limits, mode=mode,
+        sanitize, timing, tuple(against), dict(overrides), budget_s,
+        limits=limits, mode=mode, seed=seed, deadline=deadline,
     )  # fmt: skip
     return judge_request(request, progress or _silent, turn, site, compiled)
 
@@ -119,10 +127,13 @@ def judge_request(
     turn: Turn = nullcontext,
     site: Site | None = None,
     compiled: Compiled | None = None,
+    text: str | None = None,
 ) -> Verdict:
-    _check_file(request.candidate)
+    """text: of the candidate, where its file is not written yet."""
+    if text is None:
+        _check_file(request.candidate)
     with open_judging(request, site) as judging:
-        return judging.verdict(progress, turn, compiled)
+        return judging.verdict(progress, turn, compiled, text)
 
 
 @contextmanager
@@ -169,15 +180,17 @@ class Judging:
         progress: Progress,
         turn: Turn = nullcontext,
         compiled: Compiled | None = None,
+        text: str | None = None,
     ) -> Verdict:
-        """Of the candidate, which must be there now."""
+        """Of the candidate, whose file must be there now, unless its text is given."""
         session = self.session
         session.listen(progress)
         if self._thread.ident is not None:
             self._thread.join()
         try:
-            _check_file(session.request.candidate)
-            session.read_candidate()
+            if text is None:
+                _check_file(session.request.candidate)
+            session.read_candidate(text)
             timed = self._judge(turn, compiled)
         except NotVerifiable as error:
             session.ledger.gaps.append(str(error))
@@ -315,7 +328,7 @@ def _go_on(
     request, sides = session.request, ready.sides
     session.warm_up(list(ready.workers.values())[: session.concurrency])
     if compiled is not None:
-        session.costs.enter(COMPILING)
+        session.progress(COMPILING, "compiling the kernels")
         if (library := compiled()) is not None:
             session.adopt(library)
     session.look_ahead(list(ready.workers))
@@ -327,7 +340,7 @@ def _go_on(
     session.finish(complete=complete)
     if request.sanitize and not session.ledger.failed():
         sanitizer.check(session, ready.slots.last)
-    if not request.timing or session.ledger.failed():
+    if not request.timing or session.ledger.failed() or session.is_out_of_budget:
         return None
     return _timed(session, sides, turn, ready.slots.start_sides)
 

@@ -12,19 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusewright.judge.findings import Word
+from fusewright.report.speed import (
+    CANDIDATE,
+    COMPILED,
+    EAGER,
+    SpeedRatio,
+    predicted_s,
+    ratio_of,
+)
 from fusewright.suite.run_end import RunEnd
-
-CANDIDATE, EAGER, COMPILED = "candidate", "eager", "torch.compile"
-
-
-@dataclass(frozen=True)
-class SpeedRatio:
-    """How much faster the candidate is than a baseline: above 1 is faster."""
-
-    median: float
-    low: float
-    high: float
-    claim: str
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ def row_of(name: str, run: RunEnd) -> SuiteRow:
     accuracy = report["accuracy"]
     timing = report["timing"] or {}
     times = {side: float(facts["p50_s"]) for side, facts in timing.get("sides", {}).items()}
-    predicted = sum(float(k["predicted_s"]) for k in kernels)
+    predicted = predicted_s(kernels)
     return SuiteRow(
         name,
         report["verdict"],
@@ -102,7 +98,7 @@ def row_of(name: str, run: RunEnd) -> SuiteRow:
         error=_number(accuracy.get("candidate", {}).get("rel_l2")),
         eager_error=_number(accuracy.get("eager", {}).get("rel_l2")),
         times=times or None,
-        ratios={n: _comparison(r) for n, r in timing.get("ratios", {}).items()} or None,
+        ratios={n: ratio_of(r) for n, r in timing.get("ratios", {}).items()} or None,
         roofline=predicted / times[CANDIDATE] if CANDIDATE in times else None,
         kernels=len(fused),
         library_nodes=len(library),
@@ -149,16 +145,6 @@ def geometric_mean(results: Iterable[SuiteRow], baseline: str) -> float | None:
         if r.counts and r.ratios and baseline in r.ratios
     ]
     return math.exp(sum(logs) / len(logs)) if logs else None
-
-
-def kept_ratio(ratio: Mapping[str, Any] | None) -> SpeedRatio | None:
-    """A ratio as a report or a store has it."""
-    return None if ratio is None else _comparison(ratio)
-
-
-def _comparison(ratio: Mapping[str, Any]) -> SpeedRatio:
-    low, median, high = (float(ratio[key]) for key in ("low", "median", "high"))
-    return SpeedRatio(median, low, high, str(ratio["claim"]))
 
 
 def _number(value: object) -> float | None:

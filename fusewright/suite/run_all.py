@@ -41,14 +41,16 @@ class SuiteOptions:
     timeout_s: float = 600.0
     overrides: Mapping[str, str] = field(default_factory=dict)
     tune: str | None = None
+    seed: int | None = None
 
     def words(self, path: Path, stem: Path, report: str) -> list[str]:
         """Of the `optimize` command for one problem."""
         words = ["optimize", str(path), "--output", f"{stem}.py", "--report", report]
-        words += ["--force"] + ["--no-timing"] * (not self.timing)
+        words += ["--force", "--verbose"] + ["--no-timing"] * (not self.timing)
         words += ["--no-algebra"] * (not self.algebra)
         words += ["--target", self.target] if self.target else []
         words += ["--tune", self.tune] if self.tune else []
+        words += ["--seed", str(self.seed)] if self.seed is not None else []
         for name, value in self.overrides.items():
             words += ["--set", f"{name}={value}"]
         return words
@@ -62,6 +64,18 @@ class SuiteProblem:
     path: Path
     key: str
     why: str = ""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who waits. begun: called with the name of each problem when it begins, in any thread.  told:
+    with each new result."""
+
+    begun: Callable[[str], None]
+    told: Callable[[SuiteRow], None]
+
+
+NOBODY = Watch(lambda _: None, lambda _: None)
 
 
 def find_problems(folder: Path, options: SuiteOptions, output: Path) -> tuple[SuiteProblem, ...]:
@@ -82,13 +96,12 @@ def run_all(
     *,
     jobs: int = 1,
     resume: bool = False,
-    told: Callable[[SuiteRow], None] = lambda _: None,
+    watch: Watch = NOBODY,
 ) -> tuple[tuple[SuiteRow, ...], tuple[str, ...]]:
     """Run every problem; the results in their order, and why some could not be remembered.
 
     program: takes the words of an `optimize` command.  resume: take what an earlier run has
-    finished from the store in `output`.  told: called with each new result.  Raises BadUsage where
-    no results can be kept.
+    finished from the store in `output`.  Raises BadUsage where no results can be kept.
     """
     make_folder(output)
     devices = () if options.target == "cpu" else gpus()
@@ -98,17 +111,19 @@ def run_all(
         program, output, options.timeout_s, several=jobs > 1, devices=devices, limits=limits
     )
 
-    def run(problem: SuiteProblem) -> SuiteRow:
-        words = partial(options.words, problem.path.absolute(), output / problem.name)
-        return row_of(problem.name, launcher.launch(problem.name, words))
-
     done = {p.name: _unreadable(p) for p in problems if not p.key}
     by_key = {p.key: p for p in reversed(problems) if p.key}
     lost = []
     with ResultsDb(output / STORE) as store, ThreadPoolExecutor(jobs) as pool:
         known = {k: kept_row(r) for k in by_key if resume and (r := store.get(k))}
         for result in (*done.values(), *known.values()):
-            told(result)
+            watch.told(result)
+
+        def run(problem: SuiteProblem) -> SuiteRow:
+            watch.begun(problem.name)
+            words = partial(options.words, problem.path.absolute(), output / problem.name)
+            return row_of(problem.name, launcher.launch(problem.name, words))
+
         fresh = {
             pool.submit(run, p): key
             for key, p in sorted(by_key.items(), key=lambda item: item[1].name)
@@ -119,10 +134,9 @@ def run_all(
                 result, key = future.result(), fresh[future]
                 known[key] = result
                 if result.end != DISK_FULL:  # that says nothing about the problem
-                    lost += [
-                        f"{result.name}: {why}" for why in [store.put(key, asdict(result))] if why
-                    ]
-                told(result)
+                    why = store.put(key, asdict(result))
+                    lost += [f"{result.name}: {why}"] if why else []
+                watch.told(result)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             launcher.stop()

@@ -22,9 +22,11 @@ from fusewright.cli import main
 from fusewright.common.devices import gpus
 from fusewright.common.timing_lock import TimingLock
 from fusewright.judge import judge
+from fusewright.report.speed import SpeedRatio
 from fusewright.suite import process_runner
 from fusewright.suite.results_db import ResultsDb
-from fusewright.suite.row import SpeedRatio, SuiteRow, kept_row, totals
+from fusewright.suite.row import SuiteRow, kept_row, totals
+from fusewright.suite.run_all import SuiteOptions
 from fusewright.suite.table import page_text
 from tests.support.folders import PROBLEMS, ROOT
 from tests.support.suite_stand_in import stand_in as stand_in_for_optimize
@@ -116,6 +118,32 @@ def test_every_end_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     said = capsys.readouterr().out
     assert "10 problems: 1 verified, 1 refuted, 8 not verified" in said
     assert all(re.search(rf"^{name} ", said, re.MULTILINE) for name in ENDS), "a row that wraps"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stand_in")
+def test_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table that fits, one line, or the report alone; with -v, all columns."""
+    place = folder(tmp_path, good="good", refuted="refuted")
+    run(place)
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["problem", "verdict", "ours", "ratio"]
+    assert all(len(row) <= 80 for row in [head, *rows[:2]]), "the table"
+    assert "against eager: geometric mean 2.000x" in "\n".join(rows)
+    run(place, "--resume", "-q")
+    assert capsys.readouterr().out == "2 problems: 1 verified, 1 refuted, 0 not verified\n"
+    run(place, "--resume", "-v")
+    assert "roofline" in capsys.readouterr().out.splitlines()[0]
+    run(place, "--resume", "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((tmp_path / "report.json").read_bytes())
+    assert report["totals"]["verified"] == 1
+
+
+def test_the_seed_is_that_of_every_run(tmp_path: Path) -> None:
+    words = SuiteOptions(seed=5).words(tmp_path / "p.py", tmp_path / "p", "p.json")
+    assert words[words.index("--seed") + 1] == "5"
+    assert "--verbose" in words, "its log has all"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ compared like any other.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics as plain
 import time
@@ -327,17 +328,22 @@ def bench(  # noqa: PLR0913 -- each is something that a user may ask for
     against: tuple[str, ...] = ("eager", "compile"),
     overrides: Mapping[str, str] | None = None,
     budget_s: float = 20.0,
+    seed: str = "",
+    deadline: float = math.inf,
     turn: Turn = nullcontext,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Timing:
-    """Times only; every timed output is compared all the same. Raises where that fails."""
+    """Times only; every timed output is compared all the same. Raises where that fails.
+
+    seed, deadline: as `judge` takes them.
+    """
     from fusewright.judge.isolation.worker_pool import open_site
     from fusewright.judge.request import Request
     from fusewright.judge.session import Session
 
     request = Request(
         Path(problem).absolute(), Path(candidate).absolute(), device, against=against,
-        overrides=dict(overrides or {}), budget_s=budget_s,
+        overrides=dict(overrides or {}), budget_s=budget_s, seed=seed, deadline=deadline,
     )  # fmt: skip
     with open_site(device, (ENVIRONMENT,)) as site:
         session = Session(request, site, progress)

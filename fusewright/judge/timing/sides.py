@@ -6,6 +6,7 @@ output of a candidate is compared.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 CANDIDATE, EAGER, AGAIN, COMPILED = "candidate", "eager", "eager again", "torch.compile"
 BASELINES = frozenset((EAGER, AGAIN, COMPILED))
 FEWEST_ROUNDS = 6  # fewer have no 95 % interval; a problem too slow for more gets a wide one
+LEAST_PATIENCE_S = 1.0  # with torch.compile, where the time is over
 ENVIRONMENT = {
     "TORCHINDUCTOR_COMPILE_THREADS": "1",  # else it leaves helpers running
     # The processor's own list of features is believed; else each is tried with the compiler, which
@@ -155,15 +157,21 @@ class LostSide(Exception):
 
 def ready(session: Session, side: Side) -> str:
     """Why this side cannot take part; empty if it can."""
-    begin = time.monotonic()
+    begin, until = time.monotonic(), math.inf
+    if side.name == COMPILED:  # which takes its time, and nobody has to wait for
+        until = max(session.request.deadline, begin + LEAST_PATIENCE_S)
     try:
         for _ in range(5):
-            record = session.collect(side.worker, session.request.limits.build_s)
+            seconds = min(session.request.limits.build_s, until - time.monotonic())
+            record = session.collect(side.worker, max(seconds, 0.0))
             if record.kind == "raised":
                 _demand_memory(side, record)
                 return record.text[:500]
             side.first_s += record.clocks_ns[0] * 1e-9
     except (Gone, Late, ProtocolViolation) as error:
+        if isinstance(error, Late) and time.monotonic() > until:
+            side.worker.kill("it did not get ready for timing")
+            return "it was not ready when the budget was used up"
         lack = "" if side.is_baseline else session.lack(side.worker, error, begin, 0.0)
         if lack:
             raise Short(f"{side.name} did not get ready for timing: {lack}") from error

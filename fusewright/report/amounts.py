@@ -1,0 +1,37 @@
+"""Numbers -> text: bytes, operations, seconds, ratios, each with its unit."""
+
+from __future__ import annotations
+
+
+def bytes_text(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"
+
+
+def flops_text(count: int) -> str:
+    for unit, size in (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} FLOP"
+
+
+def time_text(seconds: float) -> str:
+    """Of a prediction, which has three digits at most."""
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def seconds_text(value: object) -> str:
+    """Of a measurement; what is no number stays as it is."""
+    if not isinstance(value, (int, float)):
+        return str(value)
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value * 1e6:.4g} us"
+
+
+def times_text(ratio: float) -> str:
+    """Of a ratio: two digits behind the point, and no more where it is large."""
+    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:.0f}x"
