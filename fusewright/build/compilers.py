@@ -1,7 +1,8 @@
-"""The tools that build kernels: what they are called, where they are, which are missing.
+"""The tools that build kernels: what they are called, where they are, which are missing; and where
+what they build is kept.
 
-They are looked for where PyTorch's `load_inline` does, which builds an emitted file; nothing here
-needs PyTorch.
+They are looked for where PyTorch's `load_inline` does, which builds an emitted file. PyTorch is
+only needed to say where it keeps extensions.
 """
 
 from __future__ import annotations
@@ -29,6 +30,13 @@ def ninja() -> str | None:
 def nvcc() -> str | None:
     """The path of nvcc."""
     return shutil.which("nvcc")
+
+
+def cache_folder() -> Path:
+    """Where an emitted file keeps its compiled kernels."""
+    from torch.utils import cpp_extension
+
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
 
 
 def require_tools(target: Target) -> None:

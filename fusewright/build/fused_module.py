@@ -66,13 +66,6 @@ def cross_compile(source: str, target: Target) -> str:
     return f"compiled for {target.name}, but {unseen}"
 
 
-def cache_folder() -> Path:
-    """Where an emitted file keeps its compiled kernels."""
-    from torch.utils import cpp_extension
-
-    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
-
-
 def build_all(texts: Sequence[str], deadline: float) -> tuple[str, ...]:
     """Compile runtime blocks of emitted files, a process for each core; why not, "" if compiled.
 

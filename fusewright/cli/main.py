@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TextIO
 import typer
 from rich.console import Console
 
+from fusewright.cli.doctor import doctor
 from fusewright.cli.options import (
     RESTRICTIONS,
     Algebra,
@@ -445,6 +446,9 @@ def suite(  # noqa: PLR0913 -- the options of the command
         console=Output(highlight=False),
         say=say,
     )
+
+
+app.command()(ends_well(doctor))
 
 
 def one_run(words: list[str]) -> None:

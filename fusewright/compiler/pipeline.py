@@ -17,10 +17,9 @@ import torch
 from torch import nn
 
 from fusewright import __version__
-from fusewright.build.compilers import require_tools
+from fusewright.build.compilers import cache_folder, require_tools
 from fusewright.build.fused_module import (
     Compiling,
-    cache_folder,
     cross_compile,
     fused_module,
     scope_of,

@@ -1,0 +1,29 @@
+"""`fusewright doctor`: what this machine has, what that allows, what to install."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fusewright.common.progress import progress
+
+
+def doctor(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The same as JSON, to standard output.")
+    ] = False,
+) -> int:
+    """Say what this machine has, what that allows, and what to install."""
+    from fusewright.doctor.command import doctor_report, exit_code, show_diagnosis
+    from fusewright.doctor.examination import examine
+    from fusewright.report.run_report import to_json
+
+    with progress(Console(stderr=True)) as step:
+        found = examine(step)
+    if as_json:
+        typer.echo(to_json(doctor_report(found)), nl=False)
+    else:
+        show_diagnosis(Console(highlight=False), found)
+    return exit_code(found)
