@@ -42,9 +42,8 @@ def show_diagnosis(console: Console, found: Diagnosis) -> None:
     console.print(table)
     console.print()
     lacks = [f"{ability} ({', '.join(why)})" for ability, why in found.lacks.items()]
-    for head, said in (("works here", found.works or ("nothing",)), ("does not", lacks)):
-        lines = textwrap.wrap("; ".join(said), table.width - len(INDENT))
-        _say(console, head, lines)
+    for head, names in (("works here", found.works or ("nothing",)), ("does not", lacks)):
+        _say(console, head, textwrap.wrap("; ".join(names), table.width - len(INDENT)))
     _say(console, "to do", found.install)
 
 
@@ -58,7 +57,7 @@ def _said(row: Finding) -> Text:
 
 
 def _allowed(abilities: tuple[str, ...]) -> str:
-    """("kernels for cpu", "kernels for sm_80") -> "kernels for cpu, sm_80"."""
+    """("kernels for cpu", "kernels for a GPU") -> "kernels for cpu, a GPU"."""
     if len(abilities) == len(EVERYTHING):
         return ALL
     kernels = [a.removeprefix(KERNELS) for a in abilities if a.startswith(KERNELS)]
