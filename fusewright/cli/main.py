@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TextIO
 import typer
 from rich.console import Console
 
+from fusewright.cli.diff import diff
 from fusewright.cli.doctor import doctor
 from fusewright.cli.options import (
     RESTRICTIONS,
@@ -448,6 +449,7 @@ def suite(  # noqa: PLR0913 -- the options of the command
     )
 
 
+app.command()(ends_well(diff))
 app.command()(ends_well(doctor))
 
 

@@ -24,6 +24,7 @@ from fusewright.ir.library_call import LibraryCall
 from fusewright.ir.origin import calls_of_modules
 from fusewright.kernels.interface import Description
 from fusewright.loopnest.buffer_reuse import BufferReuse
+from fusewright.report.amounts import amount_text, bytes_text, time_text
 from fusewright.report.kernel_notes import kernel_notes
 from fusewright.report.run_report import StepReport
 from fusewright.report.step_facts import (
@@ -235,7 +236,7 @@ def _step_text(
 
 def amount(report: StepReport) -> str:
     """What it moves and calculates."""
-    return f"{_bytes(report.bytes)}, {_flops(report.flops)}"
+    return amount_text(report.bytes, report.flops)
 
 
 def _totals(captured: Captured, plan: Plan, reports: Sequence[StepReport]) -> list[str]:
@@ -245,8 +246,8 @@ def _totals(captured: Captured, plan: Plan, reports: Sequence[StepReport]) -> li
     new_time = sum(r.predicted_s for r in reports)
     steps = sum(r.name != "getitem" for r in reports)
     return [
-        f"  eager:  {len(before)} steps, {_bytes(old_bytes)}, predicted {time_text(old_time)}",
-        f"  fused:  {steps} steps, {_bytes(new_bytes)}, predicted {time_text(new_time)}"
+        f"  eager:  {len(before)} steps, {bytes_text(old_bytes)}, predicted {time_text(old_time)}",
+        f"  fused:  {steps} steps, {bytes_text(new_bytes)}, predicted {time_text(new_time)}"
         f" ({old_time / max(new_time, 1e-12):.2f}x)",
     ]
 
@@ -335,21 +336,3 @@ def _free_sizes(captured: Captured) -> list[str]:
 def is_degenerate(graph: Graph) -> bool:
     """Whether no output depends on an input, so that a fast kernel shows nothing."""
     return not any(n.op == "input" for n in toposort(graph.outputs))
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} B"
-
-
-def _flops(count: int) -> str:
-    for unit, size in (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} FLOP"
-
-
-def time_text(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
