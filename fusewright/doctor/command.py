@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fusewright.doctor.finding import CPU, EVERYTHING, KERNELS, Diagnosis, Finding, State
+from fusewright.doctor.observation import CPU, EVERYTHING, KERNELS, Diagnosis, Observation, State
 from fusewright.errors import NotVerifiable
 
 WIDTH = 80
@@ -25,18 +25,18 @@ def exit_code(found: Diagnosis) -> int:
 
 
 def doctor_report(found: Diagnosis) -> dict[str, object]:
-    """findings: [{what, state, found, allows, advice}].  works: what the machine is good for.
-    lacks: {what it is not good for: [findings in the way]}.  install: what to do, in lines."""
+    """observations: [{what, state, found, allows, advice}].  works: what the machine is good for.
+    lacks: {what it is not good for: [observations in the way]}.  install: what to do, in lines."""
     return asdict(found)
 
 
 def show_diagnosis(console: Console, found: Diagnosis) -> None:
-    """A row for each finding that ends in what it allows; then what works here, and what to do."""
+    """A row for each observation, with what it allows; then what works here, and what to do."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.width = min(WIDTH, console.width)
     for ratio in (None, None, 1):
         table.add_column(overflow="fold", ratio=ratio)
-    for row in found.findings:
+    for row in found.observations:
         state, said = Text(row.state, style=STYLES[row.state]), _said(row)
         table.add_row(state, Text(row.what, no_wrap=True), said)
     console.print(table)
@@ -47,7 +47,7 @@ def show_diagnosis(console: Console, found: Diagnosis) -> None:
     _say(console, "to do", found.install)
 
 
-def _said(row: Finding) -> Text:
+def _said(row: Observation) -> Text:
     said = Text(row.found)
     if row.allows:
         said.append(" -> ", style="dim")

@@ -1,50 +1,50 @@
-"""Every probe of the table asked, none of which can end or hang the rest -> the diagnosis."""
+"""Every question of the table asked, none of which can end or hang the rest -> the diagnosis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from fusewright.doctor.asking import Unanswered, within
-from fusewright.doctor.finding import Diagnosis, Finding, diagnosis
-from fusewright.doctor.probes import ASK_S, PROBES, Machine, Probe, driver_answer
+from fusewright.doctor.observation import Diagnosis, Observation, diagnosis
+from fusewright.doctor.questions import ASK_S, QUESTIONS, Known, Question, driver_answer
 from fusewright.doctor.torch_facts import PATIENCE_S, ask_torch
 
 
 def examine(
-    progress: Callable[[str], None] = lambda _step: None, probes: Sequence[Probe] = PROBES
+    progress: Callable[[str], None] = lambda _step: None, questions: Sequence[Question] = QUESTIONS
 ) -> Diagnosis:
     """progress: is told what is asked next."""
     progress("what PyTorch knows")
-    machine = known()
-    findings = list[Finding]()
-    for probe in probes:
-        progress(probe.what)
-        findings += answers(probe, machine)
-    return diagnosis(findings, machine.gpu_ability)
+    first = known()
+    observations = list[Observation]()
+    for question in questions:
+        progress(question.what)
+        observations += answers(question, first)
+    return diagnosis(observations, first.gpu_ability)
 
 
-def known() -> Machine:
-    """What later probes ask about."""
+def known() -> Known:
+    """What later questions ask about."""
     try:
         drivers = within(2 * ASK_S, driver_answer)
     except Unanswered:
         drivers = ()
     try:
-        return Machine(within(2 * PATIENCE_S, ask_torch), "", drivers)
+        return Known(within(2 * PATIENCE_S, ask_torch), "", drivers)
     except Unanswered as error:
-        return Machine(None, str(error), drivers)
+        return Known(None, str(error), drivers)
 
 
-def answers(probe: Probe, machine: Machine) -> list[Finding]:
-    """The findings of a probe, or why there are none."""
-    found = list[Finding]()
+def answers(question: Question, first: Known) -> list[Observation]:
+    """The observations of a question, or why there are none."""
+    found = list[Observation]()
 
     def ask() -> None:
-        found.extend(probe.ask(machine))
+        found.extend(question.ask(first))
 
     try:
-        within(probe.limit_s, ask)
+        within(question.limit_s, ask)
     except Unanswered as error:
         why = f"could not be asked: {error}"
-        return [*found, Finding(probe.what, "?", why, probe.allows)]
+        return [*found, Observation(question.what, "?", why, question.allows)]
     return found

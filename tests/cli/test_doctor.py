@@ -18,11 +18,11 @@ import pytest
 from fusewright.cli import main
 from fusewright.common import devices
 from fusewright.common.devices import DriverState
-from fusewright.doctor import examination, probes, torch_facts, trial_kernels
+from fusewright.doctor import examination, questions, torch_facts, trial_kernels
 from fusewright.doctor.asking import Unanswered, run, within
 from fusewright.doctor.examination import examine
-from fusewright.doctor.finding import CPU, EVERYTHING, GPU, Diagnosis, Finding, diagnosis
-from fusewright.doctor.probes import PROBES, Machine, Probe
+from fusewright.doctor.observation import CPU, EVERYTHING, GPU, Diagnosis, Observation, diagnosis
+from fusewright.doctor.questions import QUESTIONS, Known, Question
 from fusewright.doctor.torch_facts import SeenGpu, TorchFacts
 from tests.support.folders import ROOT
 
@@ -34,13 +34,13 @@ FACTS = TorchFacts(
 )
 
 
-def facts(**changes: object) -> Machine:
-    return Machine(replace(FACTS, **changes))  # type: ignore[arg-type]
+def facts(**changes: object) -> Known:
+    return Known(replace(FACTS, **changes))  # type: ignore[arg-type]
 
 
-def asked(what: str, machine: Machine) -> dict[str, Finding]:
-    (probe,) = (probe for probe in PROBES if probe.what == what)
-    return {finding.what: finding for finding in examination.answers(probe, machine)}
+def asked(what: str, machine: Known) -> dict[str, Observation]:
+    (question,) = (question for question in QUESTIONS if question.what == what)
+    return {observation.what: observation for observation in examination.answers(question, machine)}
 
 
 def script(path: Path, text: str) -> Path:
@@ -101,7 +101,7 @@ def test_a_compiler_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     slow = script(tmp_path / "cc", f"(sleep 3; touch '{mark}') & sleep 60")
     monkeypatch.setenv("CXX", str(slow))
     monkeypatch.setattr(trial_kernels, "COMPILE_S", 0.5)
-    monkeypatch.setattr(probes, "ASK_S", 0.5)
+    monkeypatch.setattr(questions, "ASK_S", 0.5)
     found = asked("C++ compiler", facts())["C++ compiler"]
     assert found.state == "no"
     assert "cc gave no answer in" in found.found
@@ -124,7 +124,7 @@ def test_a_compiler_without_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.compiler
 def test_a_compiler_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", f"{shutil.which('c++')} -pipe")
-    found = asked("C++ compiler", Machine(None, "no PyTorch"))
+    found = asked("C++ compiler", Known(None, "no PyTorch"))
     assert [f.state for f in found.values()] == ["ok", "ok"]
     assert "compiles a kernel in" in found["C++ compiler"].found
     assert "thread" in found["OpenMP"].found
@@ -210,8 +210,8 @@ def test_versions_of_pytorch(version: str, state: str, words: str) -> None:
 
 def test_versions_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["requires-python"] == f">={probes.dotted(probes.PYTHON)}"
-    assert f"torch>={probes.dotted(probes.TORCH)}" in project["dependencies"]
+    assert project["requires-python"] == f">={questions.dotted(questions.PYTHON)}"
+    assert f"torch>={questions.dotted(questions.TORCH)}" in project["dependencies"]
 
 
 FAKES = {
@@ -234,7 +234,7 @@ def test_a_pytorch_that_cannot_be_imported(fake: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 3, done.stderr
     told = json.loads(done.stdout)
-    rows = {row["what"]: row for row in told["findings"]}
+    rows = {row["what"]: row for row in told["observations"]}
     assert words in rows["PyTorch"]["found"]
     assert rows["PyTorch"]["advice"] == 'pip install "torch>=2.11"'
     assert rows["C++ compiler"]["state"] == "ok", "it needs no PyTorch"
@@ -254,14 +254,14 @@ def test_no_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_gpus() -> None:
     machine = replace(facts(cuda="13.0", gpus=(H200, H200, V100)), drivers=(STATE,))
-    (probe,) = (probe for probe in PROBES if probe.what == "GPU")
-    one, other, old = examination.answers(probe, machine)
+    (question,) = (question for question in QUESTIONS if question.what == "GPU")
+    one, other, old = examination.answers(question, machine)
     assert one == other
     assert one.found == (
         "NVIDIA H200, compute capability 9.0, 140 GiB, driver 580.65.06: runs files for sm_90a"
     )
     assert (old.state, "no kernels are written" in old.found) == ("no", True)
-    (found,) = diagnosis([one], machine.gpu_ability).findings
+    (found,) = diagnosis([one], machine.gpu_ability).observations
     assert found.allows == ("kernels for sm_90a",)
 
 
@@ -276,16 +276,16 @@ def test_a_gpu_that_pytorch_cannot_use() -> None:
 
 def test_what_a_driver_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert probes.driver_answer() == ()
+    assert questions.driver_answer() == ()
     script(tmp_path / "nvidia-smi", "echo 'NVIDIA H200, 580.65.06, 345, 1980'")
-    assert probes.driver_answer() == (STATE,)
-    found = asked("clocks of the GPU", Machine(None, "", devices.driver_states()))
+    assert questions.driver_answer() == (STATE,)
+    found = asked("clocks of the GPU", Known(None, "", devices.driver_states()))
     assert "345 MHz now, 1980 at most" in found["clocks of the GPU"].found
     assert "--lock-gpu-clocks=1980" in found["clocks of the GPU"].advice
-    hidden = Machine(None, "", (replace(STATE, clock="[N/A]"),))
+    hidden = Known(None, "", (replace(STATE, clock="[N/A]"),))
     assert "does not tell" in asked("clocks of the GPU", hidden)["clocks of the GPU"].found
     script(tmp_path / "nvidia-smi", "exit 9")
-    assert probes.driver_answer() == ()
+    assert questions.driver_answer() == ()
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_nvcc_of_the_toolkit_that_is_not_on_the_path(
 ) -> None:
     (tmp_path / "bin").mkdir()
     script(tmp_path / "bin" / "nvcc", f'exec {shutil.which("nvcc")} "$@"')
-    monkeypatch.setattr(probes.compilers, "nvcc", lambda: None)
+    monkeypatch.setattr(questions.compilers, "nvcc", lambda: None)
     found = asked("nvcc", facts(cuda_home=str(tmp_path)))["nvcc"]
     assert found.state == "no"
     assert "compiles a kernel for sm_90a" in found.found
@@ -345,13 +345,13 @@ def test_load(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.judged
 def test_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the machine has: the plans of the upper tier are taken away."""
-    made = probes.worker_pool.sandbox.candidates_for
+    made = questions.worker_pool.sandbox.candidates_for
 
     def lower(**about: object) -> tuple[object, ...]:
         plans = made(**about)  # type: ignore[arg-type]
         return tuple(p for p in plans if not p.namespaces and not p.landlock)
 
-    monkeypatch.setattr(probes.worker_pool.sandbox, "candidates_for", lower)
+    monkeypatch.setattr(questions.worker_pool.sandbox, "candidates_for", lower)
     found = asked("sandbox", facts())
     assert found["sandbox"].state in ("note", "no")
     assert found["sandbox"].advice
@@ -362,28 +362,32 @@ def test_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- what cannot be asked ------------------------------------------------------------------------
 
 
-def raises(_: Machine) -> Iterator[Finding]:
-    yield Finding("first", "ok", "before it raised")
+def raises(_: Known) -> Iterator[Observation]:
+    yield Observation("first", "ok", "before it raised")
     raise ZeroDivisionError("no\nluck")
 
 
-def hangs(_: Machine) -> Iterator[Finding]:
+def hangs(_: Known) -> Iterator[Observation]:
     time.sleep(30)
-    yield Finding("late", "ok", "too late")
+    yield Observation("late", "ok", "too late")
 
 
-def leaves(_: Machine) -> Iterator[Finding]:
+def leaves(_: Known) -> Iterator[Observation]:
     raise SystemExit(5)
     yield
 
 
 def test_probes_that_raise_and_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination, "ask_torch", lambda: FACTS)
-    asked_for = [Probe("a", (CPU,), raises), Probe("b", (), hangs, 0.2), Probe("c", (), leaves)]
+    asked_for = [
+        Question("a", (CPU,), raises),
+        Question("b", (), hangs, 0.2),
+        Question("c", (), leaves),
+    ]
     started = time.monotonic()
-    found = examine(probes=asked_for)
+    found = examine(questions=asked_for)
     assert time.monotonic() - started < 20
-    assert [(f.what, f.state, f.found) for f in found.findings] == [
+    assert [(f.what, f.state, f.found) for f in found.observations] == [
         ("first", "ok", "before it raised"),
         ("a", "?", "could not be asked: ZeroDivisionError: no luck"),
         ("b", "?", "could not be asked: no answer in 0.2 s"),
@@ -404,9 +408,9 @@ def test_within() -> None:
 
 MADE_UP = diagnosis(
     [
-        Finding("C++ compiler", "no", "c++ is not on the PATH", (CPU, GPU), "sudo apt install g++"),
-        Finding("a" * 17, "note", "words " * 40, EVERYTHING),
-        Finding("b", "?", "could not be asked: " + "x" * 200),
+        Observation("C++ compiler", "no", "not on the PATH", (CPU, GPU), "sudo apt install g++"),
+        Observation("a" * 17, "note", "words " * 40, EVERYTHING),
+        Observation("b", "?", "could not be asked: " + "x" * 200),
     ],
     "kernels for sm_90a",
 )
@@ -439,10 +443,10 @@ def test_lines(made_up: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
 def test_json(made_up: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("--json") == 3
     told = json.loads(capsys.readouterr().out)
-    assert told["findings"][0] == {
+    assert told["observations"][0] == {
         "what": "C++ compiler",
         "state": "no",
-        "found": "c++ is not on the PATH",
+        "found": "not on the PATH",
         "allows": ["kernels for cpu", "kernels for sm_90a"],
         "advice": "sudo apt install g++",
     }
@@ -456,9 +460,9 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     """The tests run here, so kernels for the CPU do."""
     code = command("--json")
     told = json.loads(capsys.readouterr().out)
-    rows = {row["what"]: row for row in told["findings"]}
+    rows = {row["what"]: row for row in told["observations"]}
     assert code == 0, told["lacks"]
     assert CPU in told["works"]
     assert {"Python", "PyTorch", "C++ compiler", "OpenMP", "ninja", "processor"} <= {*rows}
     assert {"build folder", "nvcc", "GPU", "memory", "sandbox", "clocks of the CPU"} <= {*rows}
-    assert not [row for row in told["findings"] if row["state"] == "?"]
+    assert not [row for row in told["observations"] if row["state"] == "?"]

@@ -22,7 +22,7 @@ EVERYTHING = (CPU, GPU, CROSS, JUDGE, TIMING, SANITIZE)
 
 
 @dataclass(frozen=True)
-class Finding:
+class Observation:
     """One row. what: was asked about.  found: the answer, or why there is none.  allows: what the
     machine is good for only where this is in order.  advice: a command, or what to change, or "".
     """
@@ -40,19 +40,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All of it. works: what the machine is good for.  lacks: what it is not, with the findings
+    """All of it. works: what the machine is good for.  lacks: what it is not, with the observations
     that are in the way, by name.  install: what to do, in lines."""
 
-    findings: tuple[Finding, ...]
+    observations: tuple[Observation, ...]
     works: tuple[str, ...]
     lacks: Mapping[str, tuple[str, ...]]
     install: tuple[str, ...]
 
 
-def diagnosis(findings: Iterable[Finding], gpu: str = GPU) -> Diagnosis:
+def diagnosis(observations: Iterable[Observation], gpu: str = GPU) -> Diagnosis:
     """gpu: what is allowed by what allows GPU."""
     rows = tuple(
-        replace(f, allows=tuple(gpu if a == GPU else a for a in f.allows)) for f in findings
+        replace(f, allows=tuple(gpu if a == GPU else a for a in f.allows)) for f in observations
     )
     every = [gpu if ability == GPU else ability for ability in EVERYTHING]
     blocks = {a: tuple(f.what for f in rows if a in f.allows and not f.in_order) for a in every}

@@ -1,7 +1,7 @@
-"""What is asked of a machine, in order: a table of probes, each with its findings and time limit.
+"""What is asked of a machine, in order: a table of questions, each with a time limit.
 
-A probe asks what the rest of the product asks, with its functions. Whatever it raises, and no
-answer in its time, becomes a finding.
+A question asks what the rest of the product asks, with its functions, and gives observations.
+Whatever it raises is one, too, and so is no answer in its time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fusewright.build import compilers
 from fusewright.common.devices import DriverState, driver_states, host_free
 from fusewright.doctor import trial_kernels
 from fusewright.doctor.asking import Unanswered, run
-from fusewright.doctor.finding import (
+from fusewright.doctor.observation import (
     CPU,
     CROSS,
     EVERYTHING,
@@ -29,7 +29,7 @@ from fusewright.doctor.finding import (
     JUDGE,
     SANITIZE,
     TIMING,
-    Finding,
+    Observation,
     State,
 )
 from fusewright.doctor.torch_facts import NOT_INSTALLED, SeenGpu, TorchFacts
@@ -69,9 +69,9 @@ BUSY = 0.5  # of the cores: more load than that is heard in timings
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What the first probe found out. facts: of PyTorch; None where it gives none.  why: that is,
-    else "".  drivers: what the driver says of the GPUs."""
+class Known:
+    """What is found out first, as questions are about it. facts: of PyTorch; None where it gives
+    none.  why: that is, else "".  drivers: what the driver says of the GPUs."""
 
     facts: TorchFacts | None
     why: str = ""
@@ -94,12 +94,13 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Probe:
-    """what: is asked, and the name of the finding if there is no answer.  allows: of that one."""
+class Question:
+    """what: is asked, and the name of the observation if there is no answer.  allows: of that
+    one.  limit_s: the most that an answer may take."""
 
     what: str
     allows: tuple[str, ...]
-    ask: Callable[[Machine], Iterator[Finding]]
+    ask: Callable[[Known], Iterator[Observation]]
     limit_s: float = 60.0
 
 
@@ -124,9 +125,9 @@ def dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def _python(_: Machine) -> Iterator[Finding]:
+def _python(_: Known) -> Iterator[Observation]:
     new_enough = sys.version_info[:2] >= PYTHON
-    yield Finding(
+    yield Observation(
         "Python",
         "ok" if new_enough else "no",
         f"{platform.python_version()} ({dotted(PYTHON)} is needed)",
@@ -135,61 +136,62 @@ def _python(_: Machine) -> Iterator[Finding]:
     )
 
 
-def _pytorch(machine: Machine) -> Iterator[Finding]:
+def _pytorch(known: Known) -> Iterator[Observation]:
     install = f'pip install "torch>={dotted(TORCH)}"'
-    if machine.facts is None:
-        found = machine.why if machine.why == NOT_INSTALLED else f"no answer: {machine.why}"
-        yield Finding("PyTorch", "no", found, EVERYTHING, install)
+    if known.facts is None:
+        found = known.why if known.why == NOT_INSTALLED else f"no answer: {known.why}"
+        yield Observation("PyTorch", "no", found, EVERYTHING, install)
         return
-    version, cuda = machine.facts.version, machine.facts.cuda
+    version, cuda = known.facts.version, known.facts.cuda
     new_enough, runs_files = numbers(version) >= TORCH, numbers(version) >= TORCH_OF_FILES
     said = f"{version}, for {f'CUDA {cuda}' if cuda else 'CPUs only'} "
     said += f"({dotted(TORCH)} is needed, by emitted files {dotted(TORCH_OF_FILES)})"
     if runs_files and not new_enough:
         said += "; emitted files run with it"
     state: State = "ok" if new_enough else "no"
-    yield Finding("PyTorch", state, said, EVERYTHING, "" if new_enough else install)
+    yield Observation("PyTorch", state, said, EVERYTHING, "" if new_enough else install)
 
 
 # ---- the CPU and its compiler --------------------------------------------------------------------
 
 
-def _compiler(machine: Machine) -> Iterator[Finding]:
+def _compiler(known: Known) -> Iterator[Observation]:
     words = compilers.cxx()
     path, command = shutil.which(words[0]), " ".join(words)
     if path is None:
         missing = f"{command or 'CXX is empty: that'} is not on the PATH"
-        yield Finding("C++ compiler", "no", missing, (CPU, GPU), _install_compiler())
+        yield Observation("C++ compiler", "no", missing, (CPU, GPU), _install_compiler())
         return
     try:
         version = run([*words, "--version"], ASK_S).text.split("\n")[0].strip()
     except Unanswered as error:
         version = str(error)
-    processor = march(machine.facts.config) if machine.facts else "native"
+    processor = march(known.facts.config) if known.facts else "native"
     try:
         trial = trial_kernels.try_cpp(words, processor)
     except Unanswered as error:
         yield from _without_openmp(words, processor, f"{path} ({version})", str(error))
         return
-    took = f"compiles a kernel in {trial.seconds:.2f} s, which runs"
-    said = f"{path} ({version}): {took}"
-    yield Finding("C++ compiler", "ok", said, (CPU, GPU))
-    yield Finding("OpenMP", "ok", f"the kernel ran in {_counted(trial.threads, 'thread')}", (CPU,))
+    said = f"{path} ({version}): compiles a kernel in {trial.seconds:.2f} s, which runs"
+    yield Observation("C++ compiler", "ok", said, (CPU, GPU))
+    yield Observation(
+        "OpenMP", "ok", f"the kernel ran in {_counted(trial.threads, 'thread')}", (CPU,)
+    )
 
 
 def _without_openmp(
     words: tuple[str, ...], processor: str, which: str, why: str
-) -> Iterator[Finding]:
+) -> Iterator[Observation]:
     """The compiler failed; is it OpenMP that it lacks?"""
     try:
         trial_kernels.try_cpp(words, processor, openmp=False)
     except Unanswered:
         said = f"{which}: no kernel of one line: {why}"
-        yield Finding("C++ compiler", "no", said, (CPU, GPU), _install_compiler())
+        yield Observation("C++ compiler", "no", said, (CPU, GPU), _install_compiler())
         return
     said = f"{which}: compiles a kernel, which runs"
-    yield Finding("C++ compiler", "ok", said, (CPU, GPU))
-    yield Finding("OpenMP", "no", f"not with this compiler: {why}", (CPU,), _install_compiler())
+    yield Observation("C++ compiler", "ok", said, (CPU, GPU))
+    yield Observation("OpenMP", "no", f"not with this compiler: {why}", (CPU,), _install_compiler())
 
 
 def _install_compiler() -> str:
@@ -204,27 +206,27 @@ def _install_compiler() -> str:
     return next(known, "install g++, or set CXX to the compiler to use")
 
 
-def _ninja(_: Machine) -> Iterator[Finding]:
+def _ninja(_: Known) -> Iterator[Observation]:
     path = compilers.ninja()
     if path is None:
         missing = "neither beside this Python nor on the PATH"
-        yield Finding("ninja", "no", missing, (CPU, GPU), "pip install ninja")
+        yield Observation("ninja", "no", missing, (CPU, GPU), "pip install ninja")
         return
     version = run([path, "--version"], ASK_S).text.strip()
-    yield Finding("ninja", "ok", f"{path} ({version})", (CPU, GPU))
+    yield Observation("ninja", "ok", f"{path} ({version})", (CPU, GPU))
 
 
-def _processor(machine: Machine) -> Iterator[Finding]:
+def _processor(known: Known) -> Iterator[Observation]:
     cores = len(os.sched_getaffinity(0))
     said = f"{_counted(cores, 'core')} of {os.cpu_count() or cores}"
-    if machine.facts:
-        config = machine.facts.config
+    if known.facts:
+        config = known.facts.config
         word = config.partition(CAPABILITY)[2].split("\n")[0].strip() or "no vectors that it names"
-        said += f", {_counted(machine.facts.threads, 'thread')} of PyTorch's; {word}: kernels are "
+        said += f", {_counted(known.facts.threads, 'thread')} of PyTorch's; {word}: kernels are "
         said += f"compiled for {march(config)}"
     more = [name for name in LIBRARY_INSTRUCTIONS if name in _flags()]
     said += f"; {', '.join(more)} for PyTorch's own products" if more else ""
-    yield Finding("processor", "ok", said, (CPU, TIMING))
+    yield Observation("processor", "ok", said, (CPU, TIMING))
 
 
 def _flags() -> list[str]:
@@ -236,7 +238,7 @@ def _flags() -> list[str]:
     return next((line.split() for line in lines if line.startswith("flags")), [])
 
 
-def _clocks_of_cpu(_: Machine) -> Iterator[Finding]:
+def _clocks_of_cpu(_: Known) -> Iterator[Observation]:
     places = sorted(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))
     governors = sorted({place.read_text(encoding="ascii").strip() for place in places})
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
@@ -245,90 +247,92 @@ def _clocks_of_cpu(_: Machine) -> Iterator[Finding]:
     if governors:
         said = f"governed by {', '.join(governors)}" + ": they follow the load" * (not steady)
     advice = f"sudo cpupower frequency-set -g {STEADY}" if governors and not steady else ""
-    yield Finding("clocks of the CPU", "ok" if steady else "note", said, (TIMING,), advice)
+    yield Observation("clocks of the CPU", "ok" if steady else "note", said, (TIMING,), advice)
     busy = load > BUSY * cores
     said = f"load {load:.1f} on {_counted(cores, 'core')}"
     said += ": others are at work, which timings hear" if busy else ""
-    yield Finding("other work", "note" if busy else "ok", said, (TIMING,))
+    yield Observation("other work", "note" if busy else "ok", said, (TIMING,))
 
 
 # ---- the GPU and its compiler --------------------------------------------------------------------
 
 
-def _nvcc(machine: Machine) -> Iterator[Finding]:
-    home = machine.facts.cuda_home if machine.facts else ""
+def _nvcc(known: Known) -> Iterator[Observation]:
+    home = known.facts.cuda_home if known.facts else ""
     own, found = Path(home, "bin", "nvcc"), compilers.nvcc()
     path = str(own) if home and own.is_file() else found
-    cuda = machine.facts.cuda if machine.facts else ""
+    cuda = known.facts.cuda if known.facts else ""
     install = f"install the CUDA toolkit {cuda or f'{dotted(CUDA)} or newer'}"
     install += " (https://developer.nvidia.com/cuda-downloads)"
     if path is None:
-        yield Finding("nvcc", "no", "not on the PATH", (GPU, CROSS), install)
+        yield Observation("nvcc", "no", "not on the PATH", (GPU, CROSS), install)
         return
     version = run([path, "--version"], ASK_S).text.partition("release ")[2].split(",")[0].strip()
     said = f"{path} ({version})"
     if numbers(version) < CUDA:
         said += f": {dotted(CUDA)} or newer is needed"
-        yield Finding("nvcc", "no", said, (GPU, CROSS), install)
+        yield Observation("nvcc", "no", said, (GPU, CROSS), install)
         return
     if cuda and numbers(version)[0] != numbers(cuda)[0]:
         said += f": PyTorch is built with CUDA {cuda}, and takes no extensions of another"
-        yield Finding("nvcc", "no", said, (GPU,), install)
+        yield Observation("nvcc", "no", said, (GPU,), install)
         return
-    gpu = next((gpu.target for gpu in machine.gpus if gpu.target), None)
+    gpu = next((gpu.target for gpu in known.gpus if gpu.target), None)
     target = gpu or [t for t in TARGETS.values() if t.language == "cuda"][-1]
     trial = trial_kernels.try_cuda(path, target.arch, runs=gpu is not None)
     said += f": compiles a kernel for {target.name} in {trial.seconds:.1f} s"
     said += ", which runs" if gpu else ", not run"
     if found is None:
         said += "; it is not on the PATH, where fusewright looks"
-        yield Finding("nvcc", "no", said, (GPU, CROSS), f'export PATH="$PATH:{Path(path).parent}"')
+        yield Observation(
+            "nvcc", "no", said, (GPU, CROSS), f'export PATH="$PATH:{Path(path).parent}"'
+        )
         return
-    yield Finding("nvcc", "ok", said, (GPU, CROSS))
+    yield Observation("nvcc", "ok", said, (GPU, CROSS))
 
 
-def _gpus(machine: Machine) -> Iterator[Finding]:
-    drivers = machine.drivers
-    for gpu in machine.gpus:
+def _gpus(known: Known) -> Iterator[Observation]:
+    drivers = known.drivers
+    for gpu in known.gpus:
         version = next((d.driver for d in drivers if d.name == gpu.name), "")
         said = f"{gpu.name}, compute capability {dotted(gpu.capability)}, "
         said += f"{gpu.memory_bytes / 2**30:.0f} GiB" + (f", driver {version}" if version else "")
         if gpu.target:
-            yield Finding("GPU", "ok", f"{said}: runs files for {gpu.target.name}", (GPU,))
+            yield Observation("GPU", "ok", f"{said}: runs files for {gpu.target.name}", (GPU,))
         else:
-            yield Finding("GPU", "no", f"{said}: no kernels are written for it", (GPU,))
-    if machine.gpus:
+            yield Observation("GPU", "no", f"{said}: no kernels are written for it", (GPU,))
+    if known.gpus:
         return
     names = ", ".join(f"{d.name} (driver {d.driver})" for d in drivers)
-    if names and machine.facts and not machine.facts.cuda:
+    if names and known.facts and not known.facts.cuda:
         said = f"{names}, which this PyTorch, built for CPUs only, cannot use"
         advice = f'pip install --force-reinstall "torch>={dotted(TORCH)}"'
-        yield Finding("GPU", "no", said, (GPU,), advice)
+        yield Observation("GPU", "no", said, (GPU,), advice)
     elif names:
-        why = machine.facts.trouble if machine.facts else machine.why
+        why = known.facts.trouble if known.facts else known.why
         said = f"{names}, which PyTorch does not find" + (f": {why}" if why else "")
-        yield Finding("GPU", "no", said, (GPU,))
+        yield Observation("GPU", "no", said, (GPU,))
     else:
-        yield Finding("GPU", "no", "none that PyTorch or a driver finds", (GPU,))
+        yield Observation("GPU", "no", "none that PyTorch or a driver finds", (GPU,))
 
 
-def _clocks_of_gpu(machine: Machine) -> Iterator[Finding]:
-    for gpu in machine.drivers:
+def _clocks_of_gpu(known: Known) -> Iterator[Observation]:
+    for gpu in known.drivers:
         if not (gpu.clock.isdigit() and gpu.most.isdigit()):
             said = f"{gpu.name}: the driver does not tell"
-            yield Finding("clocks of the GPU", "note", said, (TIMING,))
+            yield Observation("clocks of the GPU", "note", said, (TIMING,))
             continue
         said = f"{gpu.name}: {gpu.clock} MHz now, {gpu.most} at most; whether they are locked the "
         said += "driver does not tell"
         advice = f"sudo nvidia-smi --lock-gpu-clocks={gpu.most}, where timings are to repeat"
-        yield Finding("clocks of the GPU", "note", said, (TIMING,), advice)
+        yield Observation("clocks of the GPU", "note", said, (TIMING,), advice)
 
 
 # ---- where files go ------------------------------------------------------------------------------
 
 
-def _build_folder(machine: Machine) -> Iterator[Finding]:
-    folder = Path(machine.torch().build_folder)
+def _build_folder(known: Known) -> Iterator[Observation]:
+    folder = Path(known.torch().build_folder)
     place = next(p for p in (folder, *folder.parents) if p.exists())
     advice = "export TORCH_EXTENSIONS_DIR to a folder that can be written to"
     try:
@@ -336,45 +340,47 @@ def _build_folder(machine: Machine) -> Iterator[Finding]:
             pass
     except OSError as error:
         said = f"{folder}: {place} cannot be written to: {error.strerror}"
-        yield Finding("build folder", "no", said, (CPU, GPU), advice)
+        yield Observation("build folder", "no", said, (CPU, GPU), advice)
         return
     if os.statvfs(place).f_flag & os.ST_NOEXEC:
         said = f"{folder}: nothing in {place} may be run (noexec)"
-        yield Finding("build folder", "no", said, (CPU, GPU), advice)
+        yield Observation("build folder", "no", said, (CPU, GPU), advice)
         return
-    yield Finding("build folder", "ok", f"{folder} can be written to", (CPU, GPU))
+    yield Observation("build folder", "ok", f"{folder} can be written to", (CPU, GPU))
     yield _room("disk for builds", place, (CPU, GPU), "TORCH_EXTENSIONS_DIR")
 
 
-def _temporary_folder(_: Machine) -> Iterator[Finding]:
+def _temporary_folder(_: Known) -> Iterator[Observation]:
     yield _room("disk for judging", Path(tempfile.gettempdir()), (JUDGE,), "TMPDIR")
 
 
-def _room(what: str, place: Path, allows: tuple[str, ...], variable: str) -> Finding:
+def _room(what: str, place: Path, allows: tuple[str, ...], variable: str) -> Observation:
     free = shutil.disk_usage(place).free
     enough = free >= worker_pool.ROOM_BYTES
     advice = "" if enough else f"make room, or name a folder with more in {variable}"
     said = f"{free / 2**30:.1f} GiB are free in {place}"
-    return Finding(what, "ok" if enough else "no", said, allows, advice)
+    return Observation(what, "ok" if enough else "no", said, allows, advice)
 
 
 # ---- the judge -----------------------------------------------------------------------------------
 
 
-def _memory(_: Machine) -> Iterator[Finding]:
+def _memory(_: Known) -> Iterator[Observation]:
     said = f"{host_free() / 2**30:.1f} GiB are free of {worker_pool.memory_bytes() / 2**30:.1f}"
-    yield Finding("memory", "ok", said, (JUDGE,))
+    yield Observation("memory", "ok", said, (JUDGE,))
 
 
-def _sandbox(machine: Machine) -> Iterator[Finding]:
-    device = "cuda" if machine.gpus else "cpu"
+def _sandbox(known: Known) -> Iterator[Observation]:
+    device = "cuda" if known.gpus else "cpu"
     with worker_pool.open_site(device, ()) as site:
         plan, notes = site.plan, list(site.notes)
         sanitizer = shutil.which("compute-sanitizer", path=site.tool_path())
     said = f"tier {plan.tier} of 2, as the judge's own test inside it shows"
     said += f"; {'; '.join(notes)}" if notes else ""
     state: State = "ok" if plan.tier == 2 else "note" if plan.tier else "no"
-    yield Finding("sandbox", state, said, (JUDGE,), "" if plan.tier == 2 else _namespaces_advice())
+    yield Observation(
+        "sandbox", state, said, (JUDGE,), "" if plan.tier == 2 else _namespaces_advice()
+    )
     own_user = plan.uid is not None or plan.user_namespace
     for name, on, lost in (
         ("namespaces", plan.namespaces, "a candidate sees other processes and the network's names"),
@@ -383,8 +389,8 @@ def _sandbox(machine: Machine) -> Iterator[Finding]:
         ("Landlock", plan.landlock, "files are guarded by the rest alone"),
     ):
         state = "ok" if on else "note"
-        yield Finding(f"- {name}", state, "in use" if on else f"not here: {lost}")
-    yield _sanitizer(machine, sanitizer)
+        yield Observation(f"- {name}", state, "in use" if on else f"not here: {lost}")
+    yield _sanitizer(known, sanitizer)
 
 
 def _namespaces_advice() -> str:
@@ -395,14 +401,14 @@ def _namespaces_advice() -> str:
     return IN_CONTAINER
 
 
-def _sanitizer(machine: Machine, path: str | None) -> Finding:
+def _sanitizer(known: Known, path: str | None) -> Observation:
     if path:
-        state: State = "ok" if machine.gpus else "no"
-        said = path if machine.gpus else f"{path}, but no GPU"
-        return Finding("compute-sanitizer", state, said, (SANITIZE,))
-    package = f"cuda-sanitizer-{machine.torch().cuda.replace('.', '-')}" if machine.gpus else ""
+        state: State = "ok" if known.gpus else "no"
+        said = path if known.gpus else f"{path}, but no GPU"
+        return Observation("compute-sanitizer", state, said, (SANITIZE,))
+    package = f"cuda-sanitizer-{known.torch().cuda.replace('.', '-')}" if known.gpus else ""
     advice = f"install {package} of NVIDIA's repository" if package else ""
-    return Finding("compute-sanitizer", "no", "not where the judge looks", (SANITIZE,), advice)
+    return Observation("compute-sanitizer", "no", "not where the judge looks", (SANITIZE,), advice)
 
 
 def _counted(count: int, noun: str) -> str:
@@ -410,18 +416,18 @@ def _counted(count: int, noun: str) -> str:
 
 
 COMPILES_S = 2 * (trial_kernels.COMPILE_S + trial_kernels.RUN_S) + ASK_S
-PROBES = (
-    Probe("Python", EVERYTHING, _python),
-    Probe("PyTorch", EVERYTHING, _pytorch),
-    Probe("C++ compiler", (CPU, GPU), _compiler, COMPILES_S),
-    Probe("ninja", (CPU, GPU), _ninja),
-    Probe("processor", (CPU, TIMING), _processor),
-    Probe("build folder", (CPU, GPU), _build_folder),
-    Probe("nvcc", (GPU, CROSS), _nvcc, COMPILES_S),
-    Probe("GPU", (GPU,), _gpus),
-    Probe("memory", (JUDGE,), _memory),
-    Probe("disk for judging", (JUDGE,), _temporary_folder),
-    Probe("sandbox", (JUDGE,), _sandbox, 300.0),
-    Probe("clocks of the CPU", (TIMING,), _clocks_of_cpu),
-    Probe("clocks of the GPU", (TIMING,), _clocks_of_gpu),
+QUESTIONS = (
+    Question("Python", EVERYTHING, _python),
+    Question("PyTorch", EVERYTHING, _pytorch),
+    Question("C++ compiler", (CPU, GPU), _compiler, COMPILES_S),
+    Question("ninja", (CPU, GPU), _ninja),
+    Question("processor", (CPU, TIMING), _processor),
+    Question("build folder", (CPU, GPU), _build_folder),
+    Question("nvcc", (GPU, CROSS), _nvcc, COMPILES_S),
+    Question("GPU", (GPU,), _gpus),
+    Question("memory", (JUDGE,), _memory),
+    Question("disk for judging", (JUDGE,), _temporary_folder),
+    Question("sandbox", (JUDGE,), _sandbox, 300.0),
+    Question("clocks of the CPU", (TIMING,), _clocks_of_cpu),
+    Question("clocks of the GPU", (TIMING,), _clocks_of_gpu),
 )
