@@ -130,7 +130,7 @@ def _python(_: Known) -> Iterator[Observation]:
     yield Observation(
         "Python",
         "ok" if new_enough else "no",
-        f"{platform.python_version()} ({dotted(PYTHON)} is needed)",
+        f"{platform.python_version()} (needs {dotted(PYTHON)} or newer)",
         EVERYTHING,
         "" if new_enough else f"install Python {dotted(PYTHON)} or newer",
     )
@@ -145,7 +145,7 @@ def _pytorch(known: Known) -> Iterator[Observation]:
     version, cuda = known.facts.version, known.facts.cuda
     new_enough, runs_files = numbers(version) >= TORCH, numbers(version) >= TORCH_OF_FILES
     said = f"{version}, for {f'CUDA {cuda}' if cuda else 'CPUs only'} "
-    said += f"({dotted(TORCH)} is needed, by emitted files {dotted(TORCH_OF_FILES)})"
+    said += f"(needs {dotted(TORCH)} or newer; emitted files {dotted(TORCH_OF_FILES)})"
     if runs_files and not new_enough:
         said += "; emitted files run with it"
     state: State = "ok" if new_enough else "no"
@@ -174,9 +174,8 @@ def _compiler(known: Known) -> Iterator[Observation]:
         return
     said = f"{path} ({version}): compiles a kernel in {trial.seconds:.2f} s, which runs"
     yield Observation("C++ compiler", "ok", said, (CPU, GPU))
-    yield Observation(
-        "OpenMP", "ok", f"the kernel ran in {_counted(trial.threads, 'thread')}", (CPU,)
-    )
+    said = f"the kernel ran in {_counted(trial.threads, 'thread')}"
+    yield Observation("OpenMP", "ok", said, (CPU,))
 
 
 def _without_openmp(
@@ -375,12 +374,12 @@ def _sandbox(known: Known) -> Iterator[Observation]:
     with worker_pool.open_site(device, ()) as site:
         plan, notes = site.plan, list(site.notes)
         sanitizer = shutil.which("compute-sanitizer", path=site.tool_path())
+        missing = site.missing_tools()
     said = f"tier {plan.tier} of 2, as the judge's own test inside it shows"
     said += f"; {'; '.join(notes)}" if notes else ""
     state: State = "ok" if plan.tier == 2 else "note" if plan.tier else "no"
-    yield Observation(
-        "sandbox", state, said, (JUDGE,), "" if plan.tier == 2 else _namespaces_advice()
-    )
+    advice = "" if plan.tier == 2 else _namespaces_advice()
+    yield Observation("sandbox", state, said, (JUDGE,), advice)
     own_user = plan.uid is not None or plan.user_namespace
     for name, on, lost in (
         ("namespaces", plan.namespaces, "a candidate sees other processes and the network's names"),
@@ -390,6 +389,8 @@ def _sandbox(known: Known) -> Iterator[Observation]:
     ):
         state = "ok" if on else "note"
         yield Observation(f"- {name}", state, "in use" if on else f"not here: {lost}")
+    said = f"not where it looks: {', '.join(missing)}" if missing else "all to build kernels with"
+    yield Observation("judge's tools", "no" if missing else "ok", said, (JUDGE,))
     yield _sanitizer(known, sanitizer)
 
 

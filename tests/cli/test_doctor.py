@@ -195,10 +195,10 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("version", "state", "words"),
     [
-        ("2.11.0", "ok", "2.11 is needed"),
+        ("2.11.0", "ok", "needs 2.11 or newer"),
         ("2.15.0a0+git1234567", "ok", "for CPUs only"),
         ("2.10.1+cu128", "no", "emitted files run with it"),
-        ("1.13.1", "no", "by emitted files 2.0"),
+        ("1.13.1", "no", "emitted files 2.0"),
     ],
 )
 def test_versions_of_pytorch(version: str, state: str, words: str) -> None:
@@ -340,6 +340,17 @@ def test_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked("clocks of the CPU", facts())["other work"].state == "note"
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     assert asked("clocks of the CPU", facts())["other work"].state == "ok"
+
+
+@pytest.mark.judged
+def test_tools_that_the_judge_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = asked("sandbox", facts())
+    assert found["judge's tools"].state == "ok"
+    lacks = lambda _site: ["g++", "ninja"]  # noqa: E731
+    monkeypatch.setattr(questions.worker_pool.Site, "missing_tools", lacks)
+    found = asked("sandbox", facts())
+    assert found["judge's tools"].found == "not where it looks: g++, ninja"
+    assert diagnosis(found.values()).lacks["judging in a sandbox"] == ("judge's tools",)
 
 
 @pytest.mark.judged
