@@ -180,6 +180,11 @@ def _of_report(text: str, name: str) -> Decisions:
             f"{name}: this is neither a file that fusewright has written nor the report of "
             "`fusewright optimize --report`."
         ) from error
+    if not steps:
+        raise BadUsage(
+            f"{name}: this report knows of no kernel and no call: {report.get('reason')}. Give one "
+            "of `fusewright optimize --report` that has ended well."
+        )
     return Decisions(name, "report", problem and str(problem).rpartition("/")[2], facts, steps)
 
 

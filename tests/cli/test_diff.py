@@ -323,6 +323,10 @@ WRONG = {
         ' "predicted_s": 1}], "replay": {}, "verdict": "", "environment": {}}',
         "neither a file",
     ),
+    "ended.json": (
+        '{"kernels": [], "replay": {}, "verdict": "", "environment": {}, "reason": "it ended"}',
+        "knows of no kernel and no call: it ended",
+    ),
     "latin.py": (b"# \xe9", "not UTF-8"),
     "list.json": ("[1, 2]", "no file that fusewright has written"),
     "empty.py": ("", "no file that fusewright has written"),
