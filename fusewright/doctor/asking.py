@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-LAST_WORDS = 160  # characters of what a command said before it failed
+WORDS = 160  # characters of what a command said before it failed
 
 
 class Unanswered(Exception):
@@ -98,5 +98,7 @@ def run(command: Sequence[str], seconds: float, folder: Path | None = None) -> R
 
 def _failure(program: str, code: int, words: str) -> str:
     how = f"ended with {signal.Signals(-code).name}" if code < 0 else f"failed with status {code}"
-    said = " ".join(words.split())[-LAST_WORDS:]
+    lines = [line for line in words.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    said = " ".join((errors or lines or [""])[-1].split())[:WORDS]
     return f"{Path(program).name} {how}" + (f": {said}" if said else "")

@@ -96,7 +96,7 @@ class Known:
 @dataclass(frozen=True)
 class Question:
     """what: is asked, and the name of the observation if there is no answer.  allows: of that
-    one.  limit_s: the most that an answer may take."""
+    one, so all that its observations may allow.  limit_s: the most that an answer may take."""
 
     what: str
     allows: tuple[str, ...]
@@ -278,7 +278,12 @@ def _nvcc(known: Known) -> Iterator[Observation]:
         return
     gpu = next((gpu.target for gpu in known.gpus if gpu.target), None)
     target = gpu or [t for t in TARGETS.values() if t.language == "cuda"][-1]
-    trial = trial_kernels.try_cuda(path, target.arch, runs=gpu is not None)
+    try:
+        trial = trial_kernels.try_cuda(path, target.arch, runs=gpu is not None)
+    except Unanswered as error:
+        said += f": no kernel of one line for {target.name}: {error}"
+        yield Observation("nvcc", "no", said, (GPU, CROSS), install)
+        return
     said += f": compiles a kernel for {target.name} in {trial.seconds:.1f} s"
     said += ", which runs" if gpu else ", not run"
     if found is None:
@@ -333,7 +338,7 @@ def _clocks_of_gpu(known: Known) -> Iterator[Observation]:
 def _build_folder(known: Known) -> Iterator[Observation]:
     folder = Path(known.torch().build_folder)
     place = next(p for p in (folder, *folder.parents) if p.exists())
-    advice = "export TORCH_EXTENSIONS_DIR to a folder that can be written to"
+    advice = 'export TORCH_EXTENSIONS_DIR="$HOME/torch_extensions", or any folder to write to'
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
@@ -428,7 +433,7 @@ QUESTIONS = (
     Question("GPU", (GPU,), _gpus),
     Question("memory", (JUDGE,), _memory),
     Question("disk for judging", (JUDGE,), _temporary_folder),
-    Question("sandbox", (JUDGE,), _sandbox, 300.0),
+    Question("sandbox", (JUDGE, SANITIZE), _sandbox, 300.0),
     Question("clocks of the CPU", (TIMING,), _clocks_of_cpu),
     Question("clocks of the GPU", (TIMING,), _clocks_of_gpu),
 )

@@ -19,6 +19,8 @@ ABOUT = (
     ("PyTorch's own contractions", "precision"),
     ("the batch size is", "sizes"),
 )
+# What a text raises that is no report, or not all of one.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 SIZES = (" is free, as `", " is fixed: ")  # in a remark on sizes that `--dynamic` names
 
 
@@ -175,7 +177,7 @@ def _of_report(text: str, name: str) -> Decisions:
         steps = tuple(_reported(entry) for entry in report["kernels"] if not _is_item(entry))
         facts = dict(_reported_facts(report))
         problem = (report["replay"].get("request") or {}).get("problem")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         raise BadUsage(
             f"{name}: this is neither a file that fusewright has written nor the report of "
             "`fusewright optimize --report`."
@@ -195,7 +197,8 @@ def _is_item(entry: Mapping[str, object]) -> bool:
 
 def _reported(entry: Mapping[str, object]) -> Step:
     named = entry["operators"]
-    assert isinstance(named, list)
+    if not isinstance(named, list):
+        raise TypeError("operators are a list")
     counted = Counter(map(str, named)).items()
     amounts = (entry["bytes"], entry["flops"], entry["predicted_s"])
     nbytes, flops, seconds = (float(str(value)) for value in amounts)

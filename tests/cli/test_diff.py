@@ -323,6 +323,17 @@ WRONG = {
         ' "predicted_s": 1}], "replay": {}, "verdict": "", "environment": {}}',
         "neither a file",
     ),
+    "deep.json": ('{"kernels": ' + "[" * 100_000, "neither a file"),
+    "operators.json": (
+        '{"kernels": [{"name": "a", "kind": "fused", "operators": "relu", "bytes": 1, "flops": 1,'
+        ' "predicted_s": 1}], "replay": {}, "verdict": "", "environment": {}}',
+        "neither a file",
+    ),
+    "endless.json": (
+        '{"kernels": [{"name": "a", "kind": "fused", "operators": ["a"], "bytes": "inf",'
+        ' "flops": 1, "predicted_s": 1}], "replay": {}, "verdict": "", "environment": {}}',
+        "neither a file",
+    ),
     "ended.json": (
         '{"kernels": [], "replay": {}, "verdict": "", "environment": {}, "reason": "it ended"}',
         "knows of no kernel and no call: it ended",

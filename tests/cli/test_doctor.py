@@ -21,9 +21,19 @@ from fusewright.common.devices import DriverState
 from fusewright.doctor import examination, questions, torch_facts, trial_kernels
 from fusewright.doctor.asking import Unanswered, run, within
 from fusewright.doctor.examination import examine
-from fusewright.doctor.observation import CPU, EVERYTHING, GPU, Diagnosis, Observation, diagnosis
+from fusewright.doctor.observation import (
+    CPU,
+    EVERYTHING,
+    GPU,
+    JUDGE,
+    SANITIZE,
+    Diagnosis,
+    Observation,
+    diagnosis,
+)
 from fusewright.doctor.questions import QUESTIONS, Known, Question
 from fusewright.doctor.torch_facts import SeenGpu, TorchFacts
+from fusewright.errors import NotVerifiable
 from tests.support.folders import ROOT
 
 H200 = SeenGpu("NVIDIA H200", (9, 0), 227 << 10, 140 << 30)
@@ -350,7 +360,7 @@ def test_tools_that_the_judge_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions.worker_pool.Site, "missing_tools", lacks)
     found = asked("sandbox", facts())
     assert found["judge's tools"].found == "not where it looks: g++, ninja"
-    assert diagnosis(found.values()).lacks["judging in a sandbox"] == ("judge's tools",)
+    assert diagnosis(found.values()).lacks[JUDGE] == ("judge's tools",)
 
 
 @pytest.mark.judged
@@ -405,6 +415,44 @@ def test_probes_that_raise_and_hang(monkeypatch: pytest.MonkeyPatch) -> None:
         ("c", "?", "could not be asked: SystemExit: 5"),
     ]
     assert found.lacks == {CPU: ("a",)}
+
+
+@pytest.mark.compiler
+@pytest.mark.judged
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.what)
+def test_no_answer_is_in_the_way_of_all_that_an_answer_allows(question: Question) -> None:
+    """Else what nobody could ask about would be said to work."""
+    known = replace(facts(build_folder=str(ROOT)), drivers=(STATE,))
+    allowed = {a for found in examination.answers(question, known) for a in found.allows}
+    assert allowed == {*question.allows}
+
+
+def test_a_judge_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise NotVerifiable("no shared memory")
+
+    monkeypatch.setattr(questions.worker_pool, "open_site", refuse)
+    lacks = diagnosis([*asked("Python", facts()).values(), *asked("sandbox", facts()).values()])
+    assert lacks.lacks == {JUDGE: ("sandbox",), SANITIZE: ("sandbox",)}
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("one\nx.cpp:3: fatal error: omp.h: none\ncompilation terminated.", ": fatal error: omp"),
+        (
+            "Traceback:\n  raise ImportError(x)\nImportError: no libcudart\n\n",
+            "ImportError: no lib",
+        ),
+        ("one\n\ntwo  words\n", "two words"),
+        ("", ""),
+    ],
+)
+def test_of_many_words_the_one_about_the_error(said: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "said").write_text(said)
+    with pytest.raises(Unanswered, match="sh failed with status 3") as caught:
+        run(["sh", "-c", "cat said >&2; exit 3"], 20, tmp_path)
+    assert told in str(caught.value)
 
 
 def test_within() -> None:
@@ -472,6 +520,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     code = command("--json")
     told = json.loads(capsys.readouterr().out)
     rows = {row["what"]: row for row in told["observations"]}
+    assert {a for row in told["observations"] for a in row["allows"]} >= {*told["works"]}
     assert code == 0, told["lacks"]
     assert CPU in told["works"]
     assert {"Python", "PyTorch", "C++ compiler", "OpenMP", "ninja", "processor"} <= {*rows}
