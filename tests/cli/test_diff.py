@@ -10,9 +10,11 @@ import pytest
 
 from fusewright.cli import main
 from fusewright.errors import BadUsage
+from fusewright.judge.findings import Verdict
 from fusewright.report.decision_diff import KINDS, decision_diff, steps_diff
 from fusewright.report.decision_diff_text import diff_lines
 from fusewright.report.decisions import Decisions, Step, decisions
+from fusewright.report.run_report import StepReport, to_json, verdict_report
 
 HEAD = """\
 import torch
@@ -83,6 +85,7 @@ FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "linear_gradients": ("linear", ("--gradients",)),
     "softmax": ("softmax", ()),
     "softmax_gpu": ("softmax", ("--target", "sm_90a")),
+    "softmax_free": ("softmax", ("--dynamic", "x:0,1")),
     "encoder": ("encoder", ("--mode", "train")),
     "conv": ("conv", ("--target", "sm_90a")),
     "conv_ieee": ("conv", ("--target", "sm_90a", "--precision", "ieee")),
@@ -202,6 +205,41 @@ def test_another_target(written: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert source[0] == "@@"
     assert all(f"    {line}".rstrip() in told.text.splitlines() for line in source)
     assert told.json["rest"] == [], "nobody reads one device library beside another"
+
+
+def test_free_sizes(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = Told(written, capsys, "softmax.py", "softmax_free.py")
+    assert told.facts["sizes"] == (
+        "the batch size is free (1 or more)",
+        "x:0 is free, as `batch` (1 or more); x:1 is free, as `length` (1 or more); other sizes "
+        "are fixed",
+    )
+    assert told.differ()[:2] == ["results", "strategy"]
+
+
+def report(problem: str, text: str, settings: dict[str, str]) -> str:
+    """Of a judged file, as `--report` writes it."""
+    kernels = (StepReport("relu", "fused", ("relu",), 256, 64, 1e-6),)
+    about = {"device": "cpu", "sha256": {"problem": text * 64}}
+    request = {"problem": f"some/{problem}", "mode": "", "overrides": settings}
+    replay = {"request": request}
+    verdict = Verdict("verified", (), (), "all passed", environment=about, replay=replay)
+    return to_json(verdict_report(verdict, kernels))
+
+
+def test_judged_reports() -> None:
+    one, other = (
+        decisions(report("one.py", "a", {}), "a.json"),
+        decisions(report("two.py", "b", {"rows": "3"}), "b.json"),
+    )
+    found = decision_diff(one, other)
+    assert found.problems == "different problems: one.py and two.py"
+    assert {fact.what: (*fact.a, *fact.b) for fact in found.facts} == {
+        "problem": (f"sha256 {'a' * 12}", f"sha256 {'b' * 12}"),
+        "settings": ("none", "rows=3"),
+    }
+    assert found.kernels.is_same
+    assert decision_diff(one, one).is_same
 
 
 def test_full_precision(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
