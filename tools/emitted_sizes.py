@@ -16,8 +16,8 @@ from statistics import median
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the same texts with and without a GPU
 
+from fusewright.common.atomic_write import STANDARD_OUTPUT
 from fusewright.compiler.pipeline import emit_only
-from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.errors import FusewrightError
 from fusewright.targets.target import TARGETS
 

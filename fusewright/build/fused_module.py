@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,13 @@ def cross_compile(source: str, target: Target) -> str:
     return f"compiled for {target.name}, but {unseen}"
 
 
-def build_all(texts: Sequence[str], deadline: float) -> tuple[str, ...]:
+def build_all(
+    texts: Sequence[str], deadline: float, told: Callable[[int, int], None] = lambda *_: None
+) -> tuple[str, ...]:
     """Compile runtime blocks of emitted files, a process for each core; why not, "" if compiled.
 
-    deadline: of time.monotonic; what is not compiled by then is stopped.  A block that was compiled
-    once is found again, by whoever runs it.
+    deadline: of time.monotonic; what is not compiled by then is stopped.  told: how many are done,
+    of how many.  A block that was compiled once is found again, by whoever runs it.
     """
     said = [NO_TIME] * len(texts)
     waiting, running = list(enumerate(texts)), dict[int, subprocess.Popen[bytes]]()
@@ -84,6 +86,7 @@ def build_all(texts: Sequence[str], deadline: float) -> tuple[str, ...]:
                     code, log = running.pop(k).returncode, Path(folder) / f"kernels_{k}.log"
                     words = log.read_text(encoding="utf-8", errors="replace").split()
                     said[k] = " ".join(words)[-COMPLAINT:] if code else ""
+                    told(len(texts) - len(waiting) - len(running), len(texts))
                 time.sleep(POLL_S)
         finally:
             for process in running.values():

@@ -6,91 +6,72 @@ and usage errors do not wait for PyTorch.
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
-import signal
-import sys
-import tempfile
-import traceback
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
-from functools import partial, wraps
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TextIO
+from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
+from fusewright import __version__
 from fusewright.cli.diff import diff
 from fusewright.cli.doctor import doctor
+from fusewright.cli.endings import ends_well, say
+from fusewright.cli.optimizing import OptimizeRun, default_device
 from fusewright.cli.options import (
     RESTRICTIONS,
     Algebra,
-    CandidatePath,
+    AsJson,
+    BudgetTime,
+    CandidatePaths,
     Device,
     Dynamic,
     Gradients,
     Mode,
     ProblemPath,
+    Quiet,
     ReportPath,
+    Seed,
     Settings,
     TargetName,
     Tune,
+    Turn,
+    Verbose,
     Verify,
     check_file,
     check_outputs,
     check_target,
     check_verify,
+    parse_budget,
     parse_dynamic,
     parse_names,
+    parse_seed,
     parse_settings,
     read_text,
 )
-from fusewright.common.atomic_write import write_atomically
-from fusewright.common.progress import progress
-from fusewright.common.timing_lock import Need, hold_timing_lock, settle
+from fusewright.cli.reporting import Asked, Done, asked
+from fusewright.cli.views import (
+    arena_done,
+    contest_done,
+    suite_done,
+    timing_done,
+    verdict_done,
+)
+from fusewright.common.budget import Budget
+from fusewright.common.timing_lock import Turn as TimingTurn
+from fusewright.common.timing_lock import hold_timing_lock
 from fusewright.compiler.options import RULES
-from fusewright.compiler.verdict import STANDARD_OUTPUT
-from fusewright.errors import BadUsage, FusewrightError, InternalError, NotVerifiable
+from fusewright.compiler.verdict import Terms
+from fusewright.errors import BadUsage
 from fusewright.report.kernel_notes import (
     emitted_kernels,
     kernel_named,
     kernel_told,
     kernels_table,
 )
-from fusewright.report.run_report import (
-    Report,
-    error_report,
-    outcome_report,
-    show_outcome,
-    show_timing,
-    show_verdict,
-    timing_report,
-    to_json,
-    verdict_report,
-)
 
-if TYPE_CHECKING:
-    from fusewright.judge.judging import Judging
-
-# What the system may refuse -> what to do about it.
-REFUSALS = {
-    **dict.fromkeys(
-        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
-        "Make room where the output, TMPDIR and TORCH_EXTENSIONS_DIR lie, or name other places.",
-    ),
-    **dict.fromkeys(
-        (errno.EACCES, errno.EPERM, errno.EROFS),
-        "Choose folders that can be written: --output, TMPDIR, TORCH_EXTENSIONS_DIR.",
-    ),
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Allow more open files: ulimit -n."),
-    **dict.fromkeys((errno.EAGAIN, errno.ENOMEM), "Allow more processes and memory: ulimit -a."),
-    errno.EBADF: "Give the command open files as input and output.",
-    errno.ENOENT: "Name folders that exist: TMPDIR, TORCH_EXTENSIONS_DIR, HOME.",
-}
 BASELINES = ("eager", "compile", "max-autotune")
-P = ParamSpec("P")
 
 app = typer.Typer(
     help="Turn a PyTorch model into one file with fused kernels, verified against float64.",
@@ -103,87 +84,20 @@ app = typer.Typer(
 )
 
 
-class Output(Console):
-    """Rich would end the process with 1 when the reader of a pipe has left; 1 means refuted."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def ends_well(command: Callable[P, int]) -> Callable[P, None]:
-    """Turn a command's exit code, or any exception, into the end of the process."""
-
-    @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            code = command(*args, **kwargs)
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except FusewrightError as error:
-            code = error.exit_code
-            say(_bug(error) if isinstance(error, InternalError) else f"fusewright: {error}")
-        except KeyboardInterrupt:
-            code = 130
-            say("fusewright: interrupted; nothing is half-written.")
-        except BrokenPipeError:  # `fusewright explain ... | head`
-            code = 128 + signal.SIGPIPE
-            _forget(sys.stdout)
-        except OSError as error:
-            code = NotVerifiable.exit_code if error.errno in REFUSALS else InternalError.exit_code
-            _forget(sys.stdout)  # what is left in its buffer would be written at the end
-            say(_refusal(error) if error.errno in REFUSALS else _bug(error))
-        # The last line of defence: whatever a broken promise of ours raises ends here.
-        except Exception as error:  # noqa: BLE001
-            code = InternalError.exit_code
-            say(_bug(error))
-        raise typer.Exit(code)
-
-    return run
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fusewright {__version__}")
+        raise typer.Exit
 
 
-def say(paragraph: str) -> None:
-    """To stderr, on one line: the terminal wraps it, `grep` finds it."""
-    try:
-        typer.echo(" ".join(paragraph.split()), err=True)
-    except OSError:  # nobody can be told, but for the exit code
-        _forget(sys.stderr)
-
-
-def _forget(stream: TextIO | None) -> None:
-    """Let a stream that cannot be written to lead nowhere."""
-    if stream is not None:
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _refusal(error: OSError) -> str:
-    """What the system refused, and what to do."""
-    named = f" ({error.filename})" if error.filename else ""
-    return (
-        f"fusewright: the system refused: {error.strerror}{named}. {REFUSALS[error.errno or 0]} "
-        "Nothing is half-written."
-    )
-
-
-def _bug(error: Exception) -> str:
-    text = "".join(traceback.format_exception(error))
-    where = f"The traceback is in {name}" if (name := _kept(text)) else f"The traceback:\n{text}"
-    return (
-        f"fusewright: {type(error).__name__}: {error}. This is a bug in fusewright, not in your "
-        f"file. {where}; please report it together with the problem file."
-    )
-
-
-def _kept(text: str) -> str:
-    """The name of a file with the text, or "" where there is no room for one."""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="fusewright-", suffix=".txt", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-    except OSError:
-        return ""
-    return file.name
+@app.callback()
+def options_of_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_say_version, help="Say it and leave."),
+    ] = False,
+) -> None:
+    """Turn a PyTorch model into one file with fused kernels, verified against float64."""
 
 
 @app.command()
@@ -210,49 +124,30 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     settings: Settings = None,
     dynamic: Dynamic = None,
     gradients: Gradients = False,
+    budget: BudgetTime = None,
+    seed: Seed = None,
     report_path: ReportPath = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
     timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
     verify: Verify = True,
-    line: Annotated[int | None, typer.Option("--turn", hidden=True)] = None,
+    line: Turn = None,
 ) -> int:
     """Write a file with ModelNew, say which kernels it has and why, verify it and time it."""
-    check_verify(output, tune, verify=verify)
-    check_outputs(problem, output=output, report=report_path, force=force)
+    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
+    check_verify(output, tune, verify=verify, as_json=wanted.as_json)
+    check_outputs(problem, output=output, report=wanted.report, force=force)
     check_target(target)
     chosen = frozenset(parse_names("--rules", rules, RULES)) | RESTRICTIONS[algebra]
     overrides = parse_settings(settings)
-    asked: dict[str, Any] = {"precision": precision, "rules": chosen, "overrides": overrides}
-    asked |= {"mode": mode, "dynamic": parse_dynamic(dynamic), "gradients": gradients}
-
-    def work() -> tuple[Report, int]:
-        # Importing PyTorch takes its time, here and in the judge's processes: side by side.
-        about = {"timing": timing, "grad": gradients}
-        open_one = partial(_judging, problem, output, target, overrides, mode, **about)
-        with open_one() as judging, progress(Console(stderr=True)) as step:
-            # Beside planning, if memory is nobody's to give and nothing is timed meanwhile.
-            if judging and line is None and _level(tune, timing=timing) == "off":
-                judging.begin()
-            from fusewright.compiler.pipeline import optimize_file
-
-            outcome = optimize_file(
-                problem,
-                out=output,
-                target=target,
-                **asked,
-                force=force,
-                timing=timing,
-                level=tune,
-                turn=nullcontext if line is None else partial(hold_timing_lock, line),
-                progress=step,
-                judging=judging,
-                settle=_at_once if line is None else partial(settle, line),
-            )
-        show_outcome(Output(highlight=False), outcome)
-        return outcome_report(outcome), outcome.exit_code
-
-    only_write = partial(_only_write, problem, output, target, asked, force=force)
-    return _reported(report_path, work if verify else only_write)
+    about: dict[str, Any] = {"precision": precision, "rules": chosen, "overrides": overrides}
+    about |= {"mode": mode, "dynamic": parse_dynamic(dynamic), "gradients": gradients}
+    terms = Terms(timing, gradients, parse_seed(seed), parse_budget(budget))
+    run = OptimizeRun(problem, output, target, about, terms, tune, line, force)
+    work = run.verified if verify else run.only_written
+    return wanted.reported(partial(work, wanted))
 
 
 @app.command()
@@ -264,6 +159,9 @@ def explain(
     settings: Settings = None,
     dynamic: Dynamic = None,
     gradients: Gradients = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only how many kernels and calls there are.")
+    ] = False,
 ) -> int:
     """Say which operators share a kernel and why, what it saves, and what time to expect."""
     check_target(target)
@@ -278,7 +176,7 @@ def explain(
         dynamic=sizes,
         gradients=gradients,
     )
-    typer.echo(record.rstrip())
+    typer.echo(record.splitlines()[0] if quiet else record.rstrip())
     return 0
 
 
@@ -305,37 +203,34 @@ def show(
 
 @app.command()
 @ends_well
-def bench(
+def bench(  # noqa: PLR0913 -- the options of the command
     problem: ProblemPath,
-    candidate: CandidatePath,
+    candidates: CandidatePaths,
     against: Annotated[
         str, typer.Option(metavar="NAME,...", help=f"Baselines: {', '.join(BASELINES)}.")
     ] = "eager,compile",
     device: Device = None,
+    budget: BudgetTime = None,
+    seed: Seed = None,
     settings: Settings = None,
     report_path: ReportPath = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    line: Turn = None,
 ) -> int:
-    """Time a candidate against eager and torch.compile: interleaved, fresh inputs, intervals."""
-    check_outputs(problem, candidate, report=report_path)
-    check_file(problem, candidate)
-    baselines, overrides = parse_names("--against", against, BASELINES), parse_settings(settings)
-
-    def work() -> tuple[Report, int]:
-        from fusewright.judge.timing.bench import bench as measure
-
-        with progress(Console(stderr=True)) as step:
-            timing = measure(
-                problem,
-                candidate,
-                device=device or _default_device(),
-                against=baselines,
-                overrides=overrides,
-                progress=step,
-            )
-        show_timing(Output(highlight=False), timing)
-        return timing_report(timing), 0
-
-    return _reported(report_path, work)
+    """Time candidates against eager and torch.compile: interleaved, fresh inputs, intervals."""
+    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
+    check_outputs(problem, *candidates, report=wanted.report)
+    check_file(problem, *candidates)
+    about = {
+        "device": device or default_device(),
+        "against": parse_names("--against", against, BASELINES),
+        "overrides": parse_settings(settings),
+        **_drawn(seed, parse_budget(budget)),
+    }
+    work = _timed if len(candidates) == 1 else _met
+    return wanted.reported(partial(work, wanted, problem, candidates, about, line))
 
 
 @app.command()
@@ -361,47 +256,44 @@ def judge(  # noqa: PLR0913 -- the options of the command
         bool, typer.Option("--sanitize", help="Run compute-sanitizer's tools (CUDA).")
     ] = False,
     timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
+    budget: BudgetTime = None,
+    seed: Seed = None,
     settings: Settings = None,
     report_path: ReportPath = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     replay: Annotated[
         Path | None, typer.Option(metavar="R.json", help="Repeat a case of an earlier report.")
     ] = None,
     case: Annotated[
         str | None, typer.Option(metavar="N", help="The case to repeat, as the report names it.")
     ] = None,
+    line: Turn = None,
 ) -> int:
     """Decide whether a candidate is right, in processes that it cannot fool, and time it."""
+    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
     if (replay is None) != (case is None):
         raise BadUsage("--replay R.json and --case N belong together: give both or none.")
     if replay is not None and case is not None:
-        return _replay(replay, case, report_path)
+        return _replay(replay, case, wanted)
     if problem is None or candidate is None:
         raise BadUsage("judge needs two files: fusewright judge PROBLEM.py CANDIDATE.py.")
-    check_outputs(problem, candidate, report=report_path)
+    check_outputs(problem, candidate, report=wanted.report)
     check_file(problem, candidate)
-    overrides = parse_settings(settings)
-
-    def work() -> tuple[Report, int]:
-        from fusewright.judge import judge as decide
-
-        with progress(Console(stderr=True)) as step:
-            verdict = decide(
-                problem,
-                candidate,
-                device=device or _default_device(),
-                accuracy=accuracy,
-                truth=truth,
-                mode=mode or "",
-                grad=grad,
-                sanitize=sanitize,
-                timing=timing,
-                overrides=overrides,
-                progress=step,
-            )
-        show_verdict(Output(highlight=False), verdict)
-        return verdict_report(verdict), verdict.exit_code
-
-    return _reported(report_path, work)
+    options = {
+        "device": device or default_device(),
+        "accuracy": accuracy,
+        "truth": truth,
+        "mode": mode or "",
+        "grad": grad,
+        "sanitize": sanitize,
+        "timing": timing,
+        "overrides": parse_settings(settings),
+        "turn": _turn(line),
+        **_drawn(seed, parse_budget(budget), timing=timing),
+    }
+    return wanted.reported(partial(_judged, wanted, problem, candidate, options))
 
 
 @app.command()
@@ -423,30 +315,120 @@ def suite(  # noqa: PLR0913 -- the options of the command
     ] = False,
     algebra: Algebra = True,
     tune: Tune = None,
+    seed: Seed = None,
     settings: Settings = None,
     report_path: ReportPath = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     page_path: Annotated[
         Path | None, typer.Option("--html", metavar="R.html", help="Write the result as a page.")
     ] = None,
 ) -> int:
     """Optimize every problem of a folder, each in its own process, and sum up."""
-    check_outputs(output=page_path, report=report_path, force=True)
+    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
+    check_outputs(output=page_path, report=wanted.report, force=True)
     check_target(target)
-    from fusewright.suite.command import suite as run
-    from fusewright.suite.process_runner import SuiteOptions
+    overrides = parse_settings(settings)
 
-    return run(
-        folder,
-        SuiteOptions(target, timing, algebra, timeout_s, parse_settings(settings), tune),
-        output or Path(f"{folder.resolve().name}_suite"),
-        one_run,
-        jobs=jobs,
-        resume=resume,
-        report=report_path,
-        page=page_path,
-        console=Output(highlight=False),
-        say=say,
-    )
+    def work() -> Done:
+        from fusewright.suite.command import suite as run
+        from fusewright.suite.run_all import SuiteOptions
+
+        result = run(
+            folder,
+            SuiteOptions(target, timing, algebra, timeout_s, overrides, tune, seed),
+            output or Path(f"{folder.resolve().name}_suite"),
+            one_run,
+            jobs=jobs,
+            resume=resume,
+            page=page_path,
+            quiet=quiet,
+        )
+        for why in result.lost:
+            say(f"fusewright: {why}: --resume will run this problem again.")
+        return suite_done(result, wanted.view)
+
+    return wanted.reported(work)
+
+
+@app.command()
+@ends_well
+def arena(  # noqa: PLR0913 -- the options of the command
+    problems: Annotated[
+        Path, typer.Argument(metavar="PROBLEM_DIR", help="Folder of problem files.")
+    ],
+    candidates: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CANDIDATE_DIR", help="Folder of ENTRANT/PROBLEM.py or PROBLEM/ENTRANT.py."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Results are kept here; CANDIDATE_DIR_arena else."
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Candidates judged at once.")] = 1,
+    device: Device = None,
+    timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1.0, metavar="S", help="Seconds for one run.")
+    ] = 600.0,
+    settings: Settings = None,
+    report_path: ReportPath = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    page_path: Annotated[
+        Path | None, typer.Option("--html", metavar="R.html", help="Write the board as a page.")
+    ] = None,
+) -> int:
+    """Judge anyone's candidates for a folder of problems, time the right ones together, and rank
+    them. What has a verdict, or a time, is not asked again."""
+    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
+    check_outputs(output=page_path, report=wanted.report, force=True)
+    place = output or Path(f"{candidates.resolve().name}_arena")
+    overrides = parse_settings(settings)
+
+    def work() -> Done:
+        from fusewright.arena.command import arena as run
+        from fusewright.arena.run_arena import ArenaOptions
+
+        options = ArenaOptions(device or default_device(), timing, timeout_s, overrides)
+        board = run(
+            (problems, candidates), options, place, one_run, jobs=jobs, page=page_path, quiet=quiet
+        )
+        for path in board.strangers:
+            say(f"fusewright: {path} is left out: its path names no problem.")
+        return arena_done(board, wanted.view)
+
+    return wanted.reported(work)
+
+
+@app.command()
+@ends_well
+def mcp(
+    seconds: Annotated[
+        float, typer.Option("--time", min=1.0, metavar="S", help="Seconds for one command.")
+    ] = 600.0,
+    memory: Annotated[
+        float, typer.Option(min=0.1, metavar="GB", help="Memory of one command, together.")
+    ] = 32.0,
+    disk: Annotated[float, typer.Option(min=0.1, metavar="GB", help="Files of one command.")] = 8.0,
+) -> int:
+    """Offer explain, optimize, judge and bench to agents: a Model Context Protocol server on
+    standard input and output."""
+    try:
+        from fusewright.mcp_server.limited_run import GB, Limits
+        from fusewright.mcp_server.server import make_server
+    except ModuleNotFoundError as error:
+        raise BadUsage(
+            f"mcp needs the package {error.name}: pip install 'fusewright[mcp]'."
+        ) from error
+    make_server(Limits(seconds, memory * GB, disk * GB)).run("stdio")
+    return 0
 
 
 app.command()(ends_well(diff))
@@ -454,109 +436,76 @@ app.command()(ends_well(doctor))
 
 
 def one_run(words: list[str]) -> None:
-    """One command of a suite, in a process of its own."""
+    """One command of a suite or an arena, in a process of its own."""
     app(words, prog_name="fusewright")
 
 
-def _replay(source: Path, case: str, report_path: Path | None) -> int:
-    check_file(source)
-    check_outputs(source, report=report_path)
+def _turn(line: int | None) -> TimingTurn:
+    """Of a suite or an arena, on the line with this descriptor; without one, at once."""
+    return nullcontext if line is None else partial(hold_timing_lock, line)
 
-    def work() -> tuple[Report, int]:
+
+def _timed(
+    wanted: Asked,
+    problem: Path,
+    candidates: Sequence[Path],
+    about: Mapping[str, Any],
+    line: int | None,
+) -> Done:
+    """One candidate."""
+    from fusewright.judge.timing.bench import bench as measure
+
+    (candidate,) = candidates
+    with wanted.progress() as step:
+        timing = measure(problem, candidate, **about, turn=_turn(line), progress=step)
+    return timing_done(timing, wanted.view, str(candidate))
+
+
+def _met(
+    wanted: Asked,
+    problem: Path,
+    candidates: Sequence[Path],
+    about: Mapping[str, Any],
+    line: int | None,
+) -> Done:
+    """Several candidates in one run, by their paths as given."""
+    from fusewright.judge.request import Request
+    from fusewright.judge.timing.contest import contest
+
+    request = Request(problem.absolute(), candidates[0].absolute(), **about)
+    with wanted.progress() as step:
+        met = contest(request, {str(path): path for path in candidates}, _turn(line), step)
+    return contest_done(met, wanted.view)
+
+
+def _judged(wanted: Asked, problem: Path, candidate: Path, options: Mapping[str, Any]) -> Done:
+    from fusewright.judge import judge as decide
+
+    with wanted.progress() as step:
+        verdict = decide(problem, candidate, **options, progress=step)
+    return verdict_done(verdict, wanted.view, str(problem), str(candidate))
+
+
+def _replay(source: Path, case: str, wanted: Asked) -> int:
+    check_file(source)
+    check_outputs(source, report=wanted.report)
+
+    def work() -> Done:
         from fusewright.judge import replay
 
-        with progress(Console(stderr=True)) as step:
+        with wanted.progress() as step:
             verdict = replay(source, case, progress=step)
-        show_verdict(Output(highlight=False), verdict)
-        return verdict_report(verdict), verdict.exit_code
+        return verdict_done(verdict, wanted.view)
 
-    return _reported(report_path, work)
-
-
-def _reported(path: Path | None, work: Callable[[], tuple[Report, int]]) -> int:
-    """Do the work, and leave a report of it even if it ends early: never an older one."""
-    try:
-        report, code = work()
-    except FusewrightError as error:
-        if path is not None:
-            write_atomically(path, to_json(error_report(error)), force=True)
-        raise
-    if path is not None:
-        write_atomically(path, to_json(report), force=True)
-    return code
+    return wanted.reported(work)
 
 
-def _at_once(_: Need) -> None:
-    """Alone, a run takes what memory there is."""
-
-
-def _only_write(
-    problem: Path,
-    output: Path | None,
-    target: str | None,
-    asked: Mapping[str, Any],
-    *,
-    force: bool,
-) -> tuple[Report, int]:
-    """The file, or its text alone, that nobody compiles or judges. asked: options of the command
-    that are the pipeline's own."""
-    # What the problem file prints is not the text.
-    with redirect_stdout(sys.stderr), progress(Console(stderr=True)) as step:
-        from fusewright.compiler.pipeline import emit_only
-
-        outcome, text = emit_only(
-            problem,
-            out=output,
-            target=target,
-            force=force,
-            progress=step,
-            **asked,
-        )
-    if output == STANDARD_OUTPUT:
-        typer.echo(text, nl=False)
-    else:
-        show_outcome(Output(highlight=False), outcome)
-    say(f"fusewright: not verified: {outcome.why_not}.")
-    return outcome_report(outcome), outcome.exit_code
-
-
-def _level(asked: str | None, *, timing: bool) -> str:
-    from fusewright.tune.levels import default_level
-
-    return asked or default_level(here=True, timing=timing)
-
-
-def _judging(
-    problem: Path,
-    output: Path | None,
-    target: str | None,
-    overrides: Mapping[str, str],
-    mode: str,
-    *,
-    timing: bool,
-    grad: bool,
-) -> AbstractContextManager[Judging | None]:
-    """Of the file for this target, if it is for this machine in any case."""
-    from fusewright.compiler.verdict import request_for
-    from fusewright.judge.judging import open_judging
-
-    device = target or _default_device()
-    known = device == "cpu" or (device == "cuda" and _default_device() == "cuda")
-    if not known or not problem.is_file():
-        return nullcontext()
-    about = problem, output, device, overrides, mode
-    return open_judging(request_for(*about, timing=timing, grad=grad))
-
-
-def _default_device() -> Literal["cpu", "cuda"]:
-    """Ask the driver, not PyTorch: the parent of a judgement never imports it."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "cpu"
-    count = ctypes.c_int(0)
-    found = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
-    return "cuda" if found and count.value else "cpu"
+def _drawn(seed: int | None, budget: Budget | None, *, timing: bool = True) -> dict[str, Any]:
+    """What `judge` and `bench` are told of both."""
+    if budget is None:
+        return {"seed": parse_seed(seed)}
+    deadline = budget.checks_end if timing else budget.end
+    return {"seed": parse_seed(seed), "budget_s": budget.timing_s, "deadline": deadline}
 
 
 def main() -> None:

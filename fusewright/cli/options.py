@@ -5,31 +5,59 @@ Files that cannot be read or written are found here, before the work.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from fusewright.common.atomic_write import check_writable
+from fusewright.common.atomic_write import STANDARD_OUTPUT, check_writable
+from fusewright.common.budget import Budget
 from fusewright.compiler.options import NO_ALGEBRA
-from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.errors import BadUsage
 from fusewright.targets.target import TARGETS, target
 
 ProblemPath = Annotated[
     Path, typer.Argument(metavar="PROBLEM", help="File with Model, get_inputs, get_init_inputs.")
 ]
-CandidatePath = Annotated[
-    Path, typer.Argument(metavar="CANDIDATE", help="File that defines ModelNew.")
+CandidatePaths = Annotated[
+    list[Path],
+    typer.Argument(metavar="CANDIDATE...", help="Files that define ModelNew, timed together."),
 ]
+Turn = Annotated[int | None, typer.Option("--turn", hidden=True)]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Override a constant of the problem file."),
 ]
 ReportPath = Annotated[
-    Path | None, typer.Option("--report", metavar="R.json", help="Write the result as JSON here.")
+    Path | None,
+    typer.Option(
+        "--report", metavar="R.json", help="Write the result as JSON here; -: as --json does."
+    ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show all: decisions in full, checks, numbers.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show one line: verdict, ratio, file. No progress.")
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=2**64 - 1, metavar="N",
+        help="Draw the judge's inputs from this seed, which a candidate can know; secret, else.",
+    ),
+]  # fmt: skip
+BudgetTime = Annotated[
+    str | None,
+    typer.Option(
+        "--budget", metavar="30s|5m",
+        help="About how long all of it may take. What is not checked by then is not verified.",
+    ),
+]  # fmt: skip
 Device = Annotated[
     Literal["cpu", "cuda"] | None,
     typer.Option("--device", help="Where to run; the GPU if there is one, else the CPU."),
@@ -78,6 +106,7 @@ TargetName = Annotated[
         help=f"One of {', '.join(TARGETS)}, cuda; this machine's GPU, else its CPU, if not given.",
     ),
 ]
+UNITS_S = {"s": 1.0, "m": 60.0}
 # --algebra or not -> what it restricts.
 RESTRICTIONS = {True: frozenset[str](), False: frozenset({NO_ALGEBRA})}
 
@@ -93,6 +122,25 @@ def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:
             raise BadUsage(f"--set {setting}: {name} is set twice; keep one of the two.")
         overrides[name] = value
     return overrides
+
+
+def parse_seed(number: int | None) -> str:
+    """A number -> the judge's seed in hexadecimal digits; "" for none: drawn where it is used."""
+    return "" if number is None else f"{number:032x}"
+
+
+def parse_budget(text: str | None) -> Budget | None:
+    """ "30s" or "5m" -> that much time, from now on."""
+    if text is None:
+        return None
+    number, unit = text[:-1], UNITS_S.get(text[-1:])
+    try:
+        seconds = float(number) * (unit or 0.0)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < math.inf:
+        raise BadUsage(f"--budget {text}: write seconds or minutes, as in 30s or 5m.")
+    return Budget(seconds, time.monotonic())
 
 
 def parse_dynamic(sizes: Iterable[str] | None) -> dict[str, tuple[int, ...]]:
@@ -135,7 +183,7 @@ def check_outputs(
     *inputs: Path, output: Path | None = None, report: Path | None = None, force: bool = False
 ) -> None:
     """What cannot be written is an error before the work, not after it."""
-    output = None if output == STANDARD_OUTPUT else output
+    output, report = (None if p == STANDARD_OUTPUT else p for p in (output, report))
     taken = {path.resolve() for path in inputs}
     for path in (output, report):
         if path is not None and path.resolve() in taken:
@@ -145,8 +193,15 @@ def check_outputs(
             check_writable(path, force=force or path is report)
 
 
-def check_verify(output: Path | None, tune: str | None, *, verify: bool) -> None:
-    """What does not go together with verifying, or with leaving that out."""
+def check_verify(
+    output: Path | None, tune: str | None, *, verify: bool, as_json: bool = False
+) -> None:
+    """What does not go together with verifying, or with leaving that out. as_json: whether the
+    report goes to standard output."""
+    if as_json and output == STANDARD_OUTPUT:
+        raise BadUsage(
+            "--output - and --json both want standard output: name a file for one of the two."
+        )
     if verify and output == STANDARD_OUTPUT:
         raise BadUsage(
             "--output -: the judge runs a file. Name one, or add --no-verify for the text alone."

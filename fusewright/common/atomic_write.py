@@ -11,6 +11,8 @@ from pathlib import Path
 
 from fusewright.errors import BadUsage
 
+STANDARD_OUTPUT = Path("-")  # in place of a file: no file, the text goes there
+
 
 def check_writable(path: Path, *, force: bool) -> None:
     """Raise what `write_atomically` would raise, before the work whose result is to be written."""

@@ -6,9 +6,11 @@ how much of it is left, too, so that who waits sees whether to wait.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from rich.console import Console
@@ -46,24 +48,34 @@ class Steps:
         """The current step is over: its line, with its time."""
         if self._step:
             seconds = time.perf_counter() - self._since
-            self._console.print(f"  {self._step} ({seconds:.1f} s)", markup=False)
+            said = f"  {self._step} ({seconds:.1f} s)"
+            self._console.print(said, markup=False, highlight=False)
         self._step = ""
 
 
 @contextmanager
-def progress(console: Console) -> Iterator[Callable[[str], None]]:
+def progress(console: Console, *, lines: bool = False) -> Iterator[Callable[[str], None]]:
     """Yield a function to call at the start of each step; it prints the step before, with its time.
 
     On a terminal it has a method `left`, too (see `Left`). The last step is printed when the block
-    ends, unless it ends with an error.
+    ends, unless it ends with an error. lines: where there is no terminal, each step is a line when
+    it begins; else nothing is said there.
     """
     if not console.is_terminal:
-        yield lambda _step: None
+        yield partial(_line, console) if lines else _unsaid
         return
     with console.status("starting") as status:
         steps = Steps(console, status)
         yield steps
         steps.finish()
+
+
+def _line(console: Console, step: str) -> None:
+    console.print(f"  {step} ...", markup=False, highlight=False, soft_wrap=True)
+
+
+def _unsaid(_: str) -> None:
+    """A step that nobody sees."""
 
 
 def _escaped(step: str) -> str:
@@ -75,11 +87,44 @@ def rounded(seconds: float) -> int:
     return round(seconds) if seconds < 20 else 5 * round(seconds / 5)
 
 
+class Several:
+    """Things that are done side by side: which are at hand, how many are done.
+
+    Its methods may be called by any thread.
+    """
+
+    def __init__(self, shown: Progress, total: int) -> None:
+        self._shown, self._task = shown, shown.add_task("starting", total=total)
+        self._lock = threading.Lock()
+        self._at_hand: list[str] = []
+        self._done = ""
+
+    def begin(self, name: str) -> None:
+        """This one is at hand."""
+        with self._lock:
+            self._at_hand.append(name)
+            self._update()
+
+    def end(self, name: str, done: str) -> None:
+        """It is over. done: what is said of all that is over, beside what is at hand."""
+        with self._lock:
+            if name in self._at_hand:
+                self._at_hand.remove(name)
+            self._done = done
+            self._update(advance=1)
+
+    def _update(self, advance: int = 0) -> None:
+        """The one that began last is named, as what it does is newest."""
+        now = self._at_hand[-1:] + [f"{len(self._at_hand) - 1} more"] * (len(self._at_hand) > 1)
+        text = "; ".join(part for part in (" and ".join(now), self._done) if part)
+        self._shown.update(self._task, advance=advance, description=text)
+
+
 @contextmanager
-def bar(console: Console, total: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function to call after each of `total` steps, with what to show beside the bar."""
+def bar(console: Console, total: int, *, quiet: bool = False) -> Iterator[Several]:
+    """Yield what is told which of `total` things begin and end; a bar on a terminal."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     text = TextColumn("{task.description}", markup=False)
-    with Progress(*columns, text, console=console, disable=not console.is_terminal) as shown:
-        task = shown.add_task("starting", total=total)
-        yield lambda step: shown.update(task, advance=1, description=step)
+    hidden = quiet or not console.is_terminal
+    with Progress(*columns, text, console=console, disable=hidden) as shown:
+        yield Several(shown, total)

@@ -16,7 +16,7 @@ from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.shared_kernels import NOTHING_SHARED, SharedKernels
 from fusewright.codegen.value_names import ValueNames
 from fusewright.compiler.passes import run_passes
-from fusewright.emit.header import ForwardNotes
+from fusewright.emit.header import ForwardNotes, StepRow
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.asked_size import AskedSize
 from fusewright.frontend.call_origins import source_lines
@@ -43,7 +43,9 @@ from fusewright.report.decision_record import (
     explain,
     header_remarks,
     notes_of_kernels,
+    savings,
 )
+from fusewright.report.run_report import FusedForward
 from fusewright.report.step_rows import step_rows
 from fusewright.rewrite.algebra_rules import allowed
 from fusewright.rewrite.diagonal_matmul import diagonal
@@ -123,8 +125,15 @@ class Compilation:
         """The same. function_of: of the emitted file, where this is a part of it."""
         remarks = header_remarks(self.captured, self.plan, self.used)
         tuned = (line.strip() for line in self.tuned.lines) if self.tuned else ()
-        rows = step_rows(self.plan, self.layout, self.texts, self.descriptions, function_of)
-        return ForwardNotes(rows, (*remarks, *tuned))
+        return ForwardNotes(self._rows(function_of), (*remarks, *tuned))
+
+    def _rows(self, function_of: Mapping[str, str]) -> tuple[StepRow, ...]:
+        return step_rows(self.plan, self.layout, self.texts, self.descriptions, function_of)
+
+    def told(self, label: str, function_of: Mapping[str, str]) -> FusedForward:
+        """The new `forward`, for a report. label: what it is for.  function_of: as `notes_of`."""
+        saved = savings(self.captured, self.plan, self.descriptions)
+        return FusedForward(label, self._rows(function_of), saved)
 
     def record(self, source: str, function_of: Mapping[str, str] | None = None) -> str:
         """The decision record. function_of: of the emitted file, where this is a part of it."""

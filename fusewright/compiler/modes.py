@@ -26,6 +26,7 @@ from fusewright.emit.header import ForwardNotes
 from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.kernels.registry import shared_kernels
 from fusewright.report.decision_record import explain_other
+from fusewright.report.run_report import FusedForward
 
 MODE_NAMES = {True: "train", False: "eval"}  # by the training flag
 
@@ -95,6 +96,14 @@ class InModes:
         """What the header of the emitted file says of each `forward`, by what it is for."""
         functions = self.shared.function_of
         return {label: made.notes_of(functions) for label, made in self.by_label.items()}
+
+    @property
+    def forwards(self) -> tuple[FusedForward, ...]:
+        """Each new `forward`, for a report; none where the model stays as it was."""
+        functions = self.shared.function_of
+        return tuple(
+            made.told(label, functions) for label, made in self.by_label.items() if made.replaced
+        )
 
     def record(self, source: str) -> str:
         """The decision record."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -28,11 +28,11 @@ from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_symbols import CXX_NAMES, symbols
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.shared_kernels import SharedKernels
-from fusewright.codegen.value_names import ValueNames
-from fusewright.common.atomic_write import check_writable, write_atomically
+from fusewright.common.atomic_write import STANDARD_OUTPUT, check_writable, write_atomically
+from fusewright.common.budget import Budget
 from fusewright.common.call_arguments import Inputs
 from fusewright.common.problem_file import NO_OVERRIDES, Problem, load_problem
-from fusewright.common.timing_lock import Turn
+from fusewright.common.timing_lock import Need, Turn
 from fusewright.compiler.compilation import (
     NO_RULES,
     Comment,
@@ -44,9 +44,10 @@ from fusewright.compiler.compilation import (
 from fusewright.compiler.gradients import recorded_code
 from fusewright.compiler.memory_need import Settle, Sized, Sizes, sizes_observed, sizes_of
 from fusewright.compiler.modes import MODE_NAMES, InModes, in_modes, with_gradients
+from fusewright.compiler.parts import Part, Parts
 from fusewright.compiler.rules import check_rules, check_rules_of_parts
 from fusewright.compiler.verdict import (
-    STANDARD_OUTPUT,
+    Terms,
     is_judged_later,
     output_path,
     request_for,
@@ -65,7 +66,6 @@ from fusewright.emit.emitted_file import (
     runtime_block,
 )
 from fusewright.emit.header import (
-    PartNotes,
     header,
     header_of_parts,
     unchanged_header,
@@ -77,29 +77,22 @@ from fusewright.emit.scope import EmitScope
 from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_sizes, text_of
 from fusewright.frontend.example_arguments import Example, example
-from fusewright.frontend.submodules import Calls, Chosen, choose, observed
+from fusewright.frontend.submodules import Calls, choose, observed
 from fusewright.judge.evidence.pytree import tensors
 from fusewright.judge.findings import Verdict
 from fusewright.judge.isolation.memory_limit import Peak
 from fusewright.judge.judging import Judging, judge_request, open_judging
-from fusewright.kernels.registry import (
-    Printed,
-    shared_kernels,
-)
 from fusewright.report.decision_record import (
-    PARTS_NOT_TUNED,
-    explain_parts,
     is_degenerate,
     is_worth_it,
-    left_lines,
     step_reports,
 )
-from fusewright.report.run_report import OptimizeResult, StepReport
+from fusewright.report.run_report import FusedForward, OptimizeResult, StepReport
 from fusewright.targets.detect import resolve_target
 from fusewright.targets.target import Target
 from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench, about_inputs, about_machine
 from fusewright.tune.cache import TuneCache, TuneResult
-from fusewright.tune.levels import level_of
+from fusewright.tune.levels import default_level, level_of
 from fusewright.tune.search_space import MODEL, TuneChoice, choices
 from fusewright.tune.tuner import DEFAULT, cached_or, tune, untuned
 
@@ -117,8 +110,12 @@ def _tuned(
     level: str,
     rules: frozenset[str],
     turn: Turn,
+    seconds: float | None,
 ) -> Compilation:
-    """What was made, with what is fastest here: as remembered, or tried now."""
+    """What was made, with what is fastest here: as remembered, or tried now.
+
+    seconds: of trying, at most; None: those of the level.
+    """
     if level == "off" or not made.replaced:
         return made
 
@@ -134,12 +131,16 @@ def _tuned(
         runtime, forward = _code(chosen, module, scope_of(module))
         return CandidateText(str(runtime), emit_bare_class(runtime, forward), bool(chosen.kernels))
 
+    def timed() -> AbstractContextManager[None]:
+        progress("tuning: timing")
+        return turn()
+
     def work() -> TuneResult:
         progress("tuning")
         others = choices(made.kernels, made.shared, made.plan, rules, lambda c: other(c).plan)
         try:
-            bench = TuneBench(module, problem.make_inputs(), machine, write)
-            return tune(bench, others, level, turn)
+            bench = TuneBench(module, problem.make_inputs(), machine, write, progress)
+            return tune(bench, others, level, timed, seconds=seconds)
         except torch.cuda.OutOfMemoryError:
             return untuned(others, level, "the GPU has too little memory for it beside the model")
         except EagerRaises as error:
@@ -233,8 +234,12 @@ def optimize_file(
     progress: Progress = lambda _: None,
     judging: Judging | None = None,
     settle: Settle = lambda _: None,
+    seed: str = "",
+    budget: Budget | None = None,
 ) -> OptimizeResult:
-    """Write the fused file of a problem, then judge it; see `OptimizeResult`.
+    """Judge the fused file of a problem, then write it; see `OptimizeResult`.
+
+    An interrupted run has written nothing, and has left an older file as it was.
 
     level: how much the tuner tries, "off", "quick" or "full"; None: "quick" where the file is for
     this machine and is timed, else "off".
@@ -247,11 +252,15 @@ def optimize_file(
     comes before its candidate is done beside planning, unless something is timed meanwhile.
     settle: told the memory that all of this takes at most, as soon as that is known; it waits until
     there is as much.
+    seed: from which the judge's inputs come, as `judge` takes it.
+    budget: of all of this; level None is then as much as it has time for.
 
     Raises UnusableProblem for a file that is no problem or cannot be captured, BadUsage for rules
     that cannot be kept, ToolMissing where the target needs what this machine lacks.
     """
     machine, here = resolve_target(target)
+    if level is None and budget is not None and default_level(here=here, timing=timing) != "off":
+        level = budget.level
     level = level_of(level, machine, here=here, timing=timing)
     out = output_path(problem_path, out)
     check_writable(out, force=force)
@@ -260,43 +269,63 @@ def optimize_file(
     # The judge's processes import PyTorch while the model is captured here.
     opened: AbstractContextManager[Judging | None] = nullcontext(judging)
     if here and (judging is None or judging.request.device != machine.device):
-        asked = request_for(
-            problem_path, out, machine.device, overrides, mode, timing=timing, grad=gradients
-        )
+        terms = Terms(timing, gradients, seed, budget)
+        asked = request_for(problem_path, out, machine.device, overrides, mode, terms)
         opened = open_judging(asked)
     with opened if here else nullcontext() as judging:
         problem, module, given = _load(problem_path, overrides, progress, mode)
         progress("planning and generating kernels")
-        work = partial(_tuned, problem=problem, given=given, level=level, rules=rules, turn=turn)
+        limit = None if budget is None else budget.tuning_s
+        work = partial(
+            _tuned, problem=problem, given=given, level=level, rules=rules, turn=turn, seconds=limit
+        )
         begin = judging.begin if judging and level == "off" else _nothing
         sized = Sized(machine.device, settle if here else _quiet, progress, begin)
         settings = precision, rules, work, progress, sized, mode, dynamic, gradients
         file = _file(problem, module, given, machine, *settings)
-        about = file.degenerate, None, file.parts, sized.need
-        outcome = OptimizeResult(out, file.record, file.reports, None, "", *about)
+        outcome = _outcome(problem, overrides, machine, out, file, sized.need)
         if judging is None:
             why = _compiled_elsewhere(file, machine, progress)
             write_atomically(out, file.text, force=force)
             return replace(outcome, why_not=why)
-        write_atomically(out, file.text, force=force)
         compiling = Compiling(file.runtime)
         del module, given, work
         torch.cuda.empty_cache()  # the judge's processes want the memory
-        verdict = _verdict(judging, file.mode, compiling, progress, turn)
+        verdict = _verdict(judging, file, compiling, progress, turn, budget)
+        write_atomically(out, file.text, force=force)
         return replace(outcome, verdict=verdict, tuning=file.tuning)
 
 
+def _outcome(
+    problem: Problem, overrides: Mapping[str, str], machine: Target, out: Path, file: _File,
+    need: Need | None = None,
+) -> OptimizeResult:  # fmt: skip
+    """Without a verdict."""
+    return OptimizeResult(
+        out, file.record, file.reports, None, "", file.degenerate, None, file.parts, need,
+        str(problem.path), machine.name, file.forwards, dict(overrides),
+    )  # fmt: skip
+
+
 def _verdict(
-    judging: Judging, mode: str, compiling: Compiling, progress: Progress, turn: Turn
+    judging: Judging,
+    file: _File,
+    compiling: Compiling,
+    progress: Progress,
+    turn: Turn,
+    budget: Budget | None,
 ) -> Verdict:
-    """On a file that is written. mode: the other one that it has kernels for, or ""."""
-    verdict = judging.verdict(progress, turn, compiling.library)
-    if not is_judged_later(verdict, mode):
+    """On a file that is not written yet, in both modes if it has kernels for both."""
+    verdict = judging.verdict(progress, turn, compiling.library, file.text)
+    if not is_judged_later(verdict, file.mode):
         return verdict
-    progress(f"judging it in {mode} mode")
-    asked = replace(judging.request, mode=mode, timing=False)
-    other = judge_request(asked, progress, turn, judging.session.site, compiling.library)
-    return with_other_mode(verdict, mode, other)
+    progress(f"judging it in {file.mode} mode")
+    asked = replace(judging.request, mode=file.mode, timing=False)
+    if budget is not None:
+        asked = replace(asked, deadline=budget.end)
+    site, library = judging.session.site, compiling.library
+    other = judge_request(asked, progress, turn, site, library, file.text)
+    return with_other_mode(verdict, file.mode, other)
 
 
 def emit_only(
@@ -330,8 +359,7 @@ def emit_only(
     )
     if out != STANDARD_OUTPUT:
         write_atomically(out, file.text, force=force)
-    about = file.degenerate, None, file.parts
-    return OptimizeResult(out, file.record, file.reports, None, NOT_ASKED, *about), file.text
+    return replace(_outcome(problem, overrides, machine, out, file), why_not=NOT_ASKED), file.text
 
 
 def _compiled_elsewhere(file: _File, machine: Target, progress: Progress) -> str:
@@ -380,66 +408,6 @@ def _load(
         module.train(mode == "train")
     progress("capturing the model")
     return problem, module, given
-
-
-@dataclass(frozen=True)
-class Part:
-    """What was made for a submodule. name: of its new class."""
-
-    name: str
-    made: Compilation
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A model of which some submodules are new. why: what stopped the model as a whole."""
-
-    machine: Target
-    chosen: Chosen[Part]
-    why: str
-
-    @property
-    def made(self) -> tuple[Compilation, ...]:
-        return tuple(t.made.made for t in self.chosen.taken)
-
-    @property
-    def kernels(self) -> tuple[Printed, ...]:
-        return tuple(kernel for made in self.made for kernel in made.kernels)
-
-    @cached_property
-    def shared(self) -> SharedKernels:
-        """Which steps run which function, of all parts together."""
-        words = {n: word for made in self.made for n, word in (made.names.words or {}).items()}
-        return shared_kernels(self.kernels, self.machine.language, ValueNames(words))
-
-    @property
-    def notes(self) -> tuple[PartNotes, ...]:
-        """What the header of the emitted file says."""
-        functions = self.shared.function_of
-        return tuple(
-            PartNotes(t.made.name, tuple(t.paths), t.made.made.notes_of(functions))
-            for t in self.chosen.taken
-        )
-
-    @property
-    def left(self) -> tuple[str, ...]:
-        """Of what is no part and why, in lines."""
-        return (*left_lines(self.why, self.chosen.left), PARTS_NOT_TUNED)
-
-    @property
-    def facts(self) -> Mapping[str, object]:
-        """What the report says."""
-        taken = [{"class": t.made.name, "paths": t.paths} for t in self.chosen.taken]
-        root = [{"path": "", "kind": "Model", "why": self.why}]
-        return {"taken": taken, "left": [*root, *map(asdict, self.chosen.left)]}
-
-    def record(self, source: str) -> str:
-        """The decision record."""
-        functions = self.shared.function_of
-        taken = [
-            (t.made.name, t.paths, t.made.made.record("", functions)) for t in self.chosen.taken
-        ]
-        return explain_parts(source, self.machine.name, self.why, taken, self.chosen.left)
 
 
 def make_parts(
@@ -515,6 +483,7 @@ class _File:
     tuning: Mapping[str, object] | None = None
     parts: Mapping[str, object] | None = None
     mode: str = ""  # the other mode that it has kernels for
+    forwards: tuple[FusedForward, ...] = ()
 
 
 def _file(
@@ -552,7 +521,8 @@ def _file(
         reports = tuple(r for m in modes.made for r in step_reports(m.plan, m.descriptions))
         degenerate = is_degenerate(made.captured.graph)
         about = modes.record(name), modes.shared.functions, reports, degenerate, made.tuning
-        return _File(text, runtime, *about, mode=modes.other_name if modes.second else "")
+        mode = modes.other_name if modes.second else ""
+        return _File(text, runtime, *about, mode=mode, forwards=modes.forwards)
     except CaptureFailed as error:
         why = str(error)
     if asked:
@@ -572,7 +542,10 @@ def _file(
     record = _anywhere(parts.record(name), problem)
     reports = tuple(r for m in parts.made for r in step_reports(m.plan, m.descriptions))
     text, runtime = _text_of_parts(parts, problem, record, scope)
-    return _File(text, runtime, record, parts.shared.functions, reports, parts=parts.facts)
+    functions = parts.shared.functions
+    return _File(
+        text, runtime, record, functions, reports, parts=parts.facts, forwards=parts.forwards
+    )
 
 
 def _text_of_parts(

@@ -6,13 +6,13 @@ The judge's processes start before PyTorch is imported here, so nothing in this 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fusewright.common.budget import Budget
 from fusewright.judge.findings import Verdict
 from fusewright.judge.request import Request
 
-STANDARD_OUTPUT = Path("-")  # in place of a file: no file, the text goes there
 TIMING_SECONDS = 5.0  # of timed turns; `bench` and `judge` take longer and give narrower intervals
 
 
@@ -21,17 +21,31 @@ def output_path(problem: Path, out: Path | None) -> Path:
     return out or Path(f"{problem.stem}_fused.py")
 
 
+@dataclass(frozen=True)
+class Terms:
+    """On which a file is judged. grad: whether its gradients are asked for, too.  seed: as `judge`
+    takes it.  budget: of the command."""
+
+    timing: bool = True
+    grad: bool = False
+    seed: str = ""
+    budget: Budget | None = None
+
+
 def request_for(
     problem: Path, out: Path | None, device: str, overrides: Mapping[str, str], mode: str,
-    *, timing: bool, grad: bool = False,
+    terms: Terms,
 ) -> Request:  # fmt: skip
-    """The written file as a candidate for its problem. mode: as on the command line.  grad: whether
-    its gradients are asked for, too."""
-    return Request(
+    """The file as a candidate for its problem. mode: as on the command line."""
+    asked = Request(
         problem.absolute(), output_path(problem, out).absolute(), device,
-        overrides=dict(overrides), timing=timing, budget_s=TIMING_SECONDS,
-        mode="" if mode == "both" else mode, grad=grad,
+        overrides=dict(overrides), timing=terms.timing, budget_s=TIMING_SECONDS,
+        mode="" if mode == "both" else mode, grad=terms.grad, seed=terms.seed,
     )  # fmt: skip
+    if terms.budget is None:
+        return asked
+    deadline = terms.budget.checks_end if terms.timing else terms.budget.end
+    return replace(asked, budget_s=terms.budget.timing_s, deadline=deadline)
 
 
 def is_judged_later(verdict: Verdict, mode: str) -> bool:

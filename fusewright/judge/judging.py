@@ -9,6 +9,7 @@ who is still writing one may have it done meanwhile: `Judging.begin`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -29,6 +30,14 @@ from fusewright.judge.isolation.worker_pool import CHECKED, Site
 from fusewright.judge.request import PHASES, Limits, Phase, Request
 from fusewright.judge.session import Part, Progress, Session, nothing
 from fusewright.judge.timing import bench
+from fusewright.judge.timing.sides import (
+    CANDIDATE,
+    ENVIRONMENT,
+    Side,
+    participants,
+    prepare,
+    start,
+)
 from fusewright.judge.workers import Lost, Short, Stopped
 
 Compiled = Callable[[], Path | None]
@@ -61,6 +70,8 @@ def judge(  # noqa: PLR0913 -- each is something that a user may ask for
     truth: str = "rows",
     mode: str = "",
     compiled: Compiled | None = None,
+    seed: str = "",
+    deadline: float = math.inf,
 ) -> Verdict:
     """Is the ModelNew in `candidate` right, and is it faster? Never trusts the candidate.
 
@@ -73,10 +84,15 @@ def judge(  # noqa: PLR0913 -- each is something that a user may ask for
     site: of `open_site`, where the judge's processes have got ready before; else one is opened.
     compiled: asked for the candidate's kernels, before it is imported, by a caller that compiles
     them from the same text; None, or an answer of None: the candidate compiles them here.
+    seed: hexadecimal digits, an even number of them, from which all inputs come; "": drawn now, so
+    that no candidate can know it.
+    deadline: of time.monotonic; what is not checked by then leaves the candidate not verified, and
+    torch.compile is left out of the timing where it is not ready.
     """
     request = Request(
         Path(problem).absolute(), Path(candidate).absolute(), device, accuracy, truth, grad,
-        sanitize, timing, tuple(against), dict(overrides), budget_s, limits, mode=mode,
+        sanitize, timing, tuple(against), dict(overrides), budget_s,
+        limits=limits, mode=mode, seed=seed, deadline=deadline,
     )  # fmt: skip
     return judge_request(request, progress or _silent, turn, site, compiled)
 
@@ -101,7 +117,7 @@ def replay(report: Path | str, case: str, progress: Progress | None = None) -> V
 
 def open_site(device: str, *, timing: bool = True) -> AbstractContextManager[Site]:
     """Where a judging happens; all its processes start at once, and get ready meanwhile."""
-    kinds = (CHECKED, bench.ENVIRONMENT) if timing else (CHECKED,)
+    kinds = (CHECKED, ENVIRONMENT) if timing else (CHECKED,)
     return worker_pool.open_site(device, kinds)
 
 
@@ -111,10 +127,13 @@ def judge_request(
     turn: Turn = nullcontext,
     site: Site | None = None,
     compiled: Compiled | None = None,
+    text: str | None = None,
 ) -> Verdict:
-    _check_file(request.candidate)
+    """text: of the candidate, where its file is not written yet."""
+    if text is None:
+        _check_file(request.candidate)
     with open_judging(request, site) as judging:
-        return judging.verdict(progress, turn, compiled)
+        return judging.verdict(progress, turn, compiled, text)
 
 
 @contextmanager
@@ -161,15 +180,17 @@ class Judging:
         progress: Progress,
         turn: Turn = nullcontext,
         compiled: Compiled | None = None,
+        text: str | None = None,
     ) -> Verdict:
-        """Of the candidate, which must be there now."""
+        """Of the candidate, whose file must be there now, unless its text is given."""
         session = self.session
         session.listen(progress)
         if self._thread.ident is not None:
             self._thread.join()
         try:
-            _check_file(session.request.candidate)
-            session.read_candidate()
+            if text is None:
+                _check_file(session.request.candidate)
+            session.read_candidate(text)
             timed = self._judge(turn, compiled)
         except NotVerifiable as error:
             session.ledger.gaps.append(str(error))
@@ -253,14 +274,14 @@ class _Slots:
     @property
     def timers(self) -> tuple[str, ...]:
         request = self.session.request
-        return bench.participants(request) if request.timing else ()
+        return participants(request) if request.timing else ()
 
     @property
     def last(self) -> int:
         return 1 + self.phases + len(self.timers)
 
-    def start_sides(self) -> list[bench.Side]:
-        return bench.start(self.session, self.timers, range(1 + self.phases, self.last))
+    def start_sides(self) -> list[Side]:
+        return start(self.session, self.timers, range(1 + self.phases, self.last))
 
 
 @dataclass(frozen=True)
@@ -269,7 +290,7 @@ class _Ready:
 
     slots: _Slots
     workers: Mapping[Phase, Worker]
-    sides: list[bench.Side]
+    sides: list[Side]
 
 
 def _judge(session: Session, turn: Turn, compiled: Compiled | None = None) -> bench.Timing | None:
@@ -289,8 +310,8 @@ def _prepare(session: Session) -> _Ready | None:
         session.ledger.add("default-device", "note", str(session.lab["placing"]))
     # torch.compile takes its time, most of it on one core: it starts first, while we go on here.
     for side in reversed(sides):
-        if side.name != bench.CANDIDATE:
-            bench.prepare(session, side)
+        if side.name != CANDIDATE:
+            prepare(session, side)
     # Starting takes processor time: these are not needed before the problem is known.
     canary = session.start_candidate("canary", 0)
     workers = {p: session.start_candidate(p.name, i + 1) for i, p in enumerate(phases)}
@@ -307,7 +328,7 @@ def _go_on(
     request, sides = session.request, ready.sides
     session.warm_up(list(ready.workers.values())[: session.concurrency])
     if compiled is not None:
-        session.costs.enter(COMPILING)
+        session.progress(COMPILING, "compiling the kernels")
         if (library := compiled()) is not None:
             session.adopt(library)
     session.look_ahead(list(ready.workers))
@@ -319,16 +340,16 @@ def _go_on(
     session.finish(complete=complete)
     if request.sanitize and not session.ledger.failed():
         sanitizer.check(session, ready.slots.last)
-    if not request.timing or session.ledger.failed():
+    if not request.timing or session.ledger.failed() or session.is_out_of_budget:
         return None
     return _timed(session, sides, turn, ready.slots.start_sides)
 
 
 def _timed(
     session: Session,
-    sides: list[bench.Side],
+    sides: list[Side],
     turn: Turn,
-    started: Callable[[], list[bench.Side]],
+    started: Callable[[], list[Side]],
 ) -> bench.Timing | None:
     """What the clocks say of these sides; where they are not clear, of `started` ones once more."""
     mark, before = session.ledger.mark(), None
@@ -346,7 +367,7 @@ def _timed(
         sides = started()
 
 
-def _test_itself(session: Session, canary: Worker, sides: list[bench.Side]) -> None:
+def _test_itself(session: Session, canary: Worker, sides: list[Side]) -> None:
     """Once more, alone, where the machine had too little of something."""
     while True:
         try:
@@ -367,7 +388,7 @@ def _twice(unclear: bench.Unclear) -> str:
     )
 
 
-def _make_room(session: Session, sides: list[bench.Side], short: Short) -> None:
+def _make_room(session: Session, sides: list[Side], short: Short) -> None:
     """What the machine was too small, or too busy, for is tried once more, alone."""
     if session.alone:
         raise Short(f"{short} It was tried twice, the second time with nothing else of this run.")
@@ -375,7 +396,7 @@ def _make_room(session: Session, sides: list[bench.Side], short: Short) -> None:
     _stop(session, sides)
 
 
-def _stop(session: Session, sides: list[bench.Side]) -> None:
+def _stop(session: Session, sides: list[Side]) -> None:
     for side in sides:
         side.worker.kill("the judge makes room")
     sides.clear()
@@ -386,7 +407,7 @@ def _asked(phase: Phase, request: Request) -> bool:
     return not request.only or any(name in phase.experiments for name in request.only)
 
 
-def _run_phases(session: Session, workers: Mapping[Phase, Worker], sides: list[bench.Side]) -> bool:
+def _run_phases(session: Session, workers: Mapping[Phase, Worker], sides: list[Side]) -> bool:
     """True if every phase ran to its end.
 
     Some are asked again with fresh processes where the judge's own was lost, and once, one behind
@@ -395,17 +416,17 @@ def _run_phases(session: Session, workers: Mapping[Phase, Worker], sides: list[b
     parts = [Part(phase, worker, slot) for slot, (phase, worker) in enumerate(workers.items(), 1)]
     mark, complete = session.ledger.mark(), True
 
-    def prepare() -> None:
+    def prepare_candidate() -> None:
         if not session.ledger.failed():
             for side in sides:
-                if side.name == bench.CANDIDATE and not side.prepared:
-                    bench.prepare(session, side)
+                if side.name == CANDIDATE and not side.prepared:
+                    prepare(session, side)
 
     while parts:
         some, others = parts[: session.concurrency], parts[session.concurrency :]
         session.warm_up(part.worker for part in others[: session.concurrency])
         try:
-            session.run_phases(some, before_the_last=nothing if others else prepare)
+            session.run_phases(some, before_the_last=nothing if others else prepare_candidate)
         except Lost as lost:
             session.recover(lost)
             parts = [*_afresh(session, some), *others]

@@ -6,6 +6,7 @@ a case can be replayed. Each phase is a fresh process of the candidate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,7 @@ class Request:
     against: tuple[str, ...] = ("eager", "compile")
     overrides: Mapping[str, str] = field(default_factory=dict)
     budget_s: float = 20.0  # of timed turns
+    deadline: float = math.inf  # of time.monotonic: when the checks shall be over
     limits: Limits = Limits()
     seed: str = ""  # hexadecimal; empty: drawn now
     only: tuple[str, ...] = ()  # replay: nothing but these experiments
@@ -52,9 +54,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Phase:
-    """One fresh process of the candidate and what is asked of it."""
+    """One fresh process of the candidate and what is asked of it. says: that, to who waits."""
 
     name: str
+    says: str
     experiments: tuple[str, ...]
     wanted: Callable[[Request], bool] = lambda _: True
 
@@ -63,10 +66,15 @@ _LAST = "global-state"
 PHASES = (
     Phase(
         "first",
+        "values",
         ("setup", "fresh", "grad-mode", "no-default", "stale-cache", "weight-change", _LAST),
     ),
-    Phase("hazards", ("setup", "probes", "hazards", "dtypes", _LAST)),
-    Phase("states", ("setup", "modes", "buffers", "instances", "determinism", "soak", _LAST)),
-    Phase("gradients", ("setup", "gradients", _LAST), lambda r: r.grad),
-    Phase("stream", ("setup", "side-stream", _LAST), lambda r: r.device == "cuda"),
+    Phase("hazards", "unusual inputs", ("setup", "probes", "hazards", "dtypes", _LAST)),
+    Phase(
+        "states",
+        "modes and repeated calls",
+        ("setup", "modes", "buffers", "instances", "determinism", "soak", _LAST),
+    ),
+    Phase("gradients", "gradients", ("setup", "gradients", _LAST), lambda r: r.grad),
+    Phase("stream", "streams", ("setup", "side-stream", _LAST), lambda r: r.device == "cuda"),
 )

@@ -31,7 +31,7 @@ _EXTRA = {
     "memcheck": ("--padding", "256", "--track-stream-ordered-races", "all"),
     "racecheck": ("--racecheck-report", "all"),
 }
-_PHASE = Phase("sanitizer", ("setup", "exact"))
+_PHASE = Phase("sanitizer", "sanitizer", ("setup", "exact"))
 # Kernels are loaded, and so prepared by the tool, when they are first launched.
 _ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_MODULE_LOADING": "LAZY"}
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")

@@ -40,6 +40,7 @@ from fusewright.judge.request import Limits, Phase, Request
 from fusewright.judge.workers import Lost, Short, Stopped, Turns, Workers, exhaust
 
 TOO_SLOW = "it is too slow to be judged"
+OUT_OF_BUDGET = "the budget was used up before every check was made: give it more, as --budget 5m"
 ABANDONED = "what ran beside it has ended the phase"
 Progress = Callable[[str], None]  # see `progress.Left` for what else it may take
 # After one of these nothing that other phases could say would be news.
@@ -70,7 +71,7 @@ class Session(Workers):
     def __init__(self, request: Request, site: Site, progress: Progress) -> None:
         super().__init__(request, site)
         self._told = progress
-        self._phase = ""
+        self._shown = ""
         self.outlook: outlook.Outlook | None = None  # once the problem is known
         self.seed = request.seed or secrets.token_hex(16)
         wanted = {name for name in ("timing", "grad", "sanitize") if getattr(request, name)}
@@ -89,6 +90,7 @@ class Session(Workers):
         self.waited_s = 0.0  # for answers of the candidate
         self.adopted = ""  # the hash of kernels that the caller has compiled, if it has
         self._concurrency = 1  # processes of a candidate that may be asked side by side
+        self.is_out_of_budget = False  # was the time over before the checks were?
         self.alone = False  # has something been tried again, with the machine to itself?
         self._kills = shortage.kills()
         self._short: list[str] = []  # what the current phase could not do for want of memory
@@ -98,22 +100,22 @@ class Session(Workers):
         """How many processes of the candidate are asked side by side."""
         return 1 if self.alone else self._concurrency
 
-    def read_candidate(self) -> None:
-        """Raises BadUsage where it is no text."""
-        self.source = _source(self.request.candidate)
+    def read_candidate(self, text: str | None = None) -> None:
+        """From its file, or the text that will be there. Raises BadUsage where it is no text."""
+        self.source = source_of(self.request.candidate) if text is None else text
         self._builds = any(word in self.source for word in _BUILDS)
 
     def listen(self, progress: Progress) -> None:
         """From now on it is told to this what phase begins, and now, what phase has."""
         self._told = progress
-        if self._phase:
-            progress(self._phase)
+        if self._shown:
+            progress(self._shown)
 
-    def progress(self, phase: str) -> None:
-        """Another phase begins."""
-        self._phase = phase
+    def progress(self, phase: str, shown: str = "") -> None:
+        """Another phase begins. shown: what is told of it, if not its name."""
+        self._shown = shown or phase
         self.costs.enter(phase)
-        self._told(phase)
+        self._told(self._shown)
         self._tell()
 
     def _tell(self) -> None:
@@ -142,7 +144,8 @@ class Session(Workers):
 
         before_the_last: called when there is one process left to be asked.
         """
-        self.progress(", ".join(part.phase.name for part in parts))
+        says = ", ".join(part.phase.says for part in parts)
+        self.progress(", ".join(part.phase.name for part in parts), f"judging: {says}")
         self.limits = limits or self.request.limits
         waiting = deque((lane, self._turns(part)) for lane, part in enumerate(parts))
         prepare, stopped = before_the_last, None
@@ -266,8 +269,10 @@ class Session(Workers):
             raise Stopped
 
     def spent(self, ledger: Ledger) -> bool:
-        """Have the candidate's answers taken longer than all of them may?"""
+        """Have the candidate's answers taken longer than all of them may, or is the time over?"""
         limits = self.limits
+        if time.monotonic() > self.request.deadline:
+            return True
         return self.waited_s > (limits.refuted_s if ledger.failed() else limits.total_s)
 
     def _demand_pace(self, worker: Worker, slot: int, experiment: str, ledger: Ledger) -> None:
@@ -283,7 +288,9 @@ class Session(Workers):
         self._note(experiment, {**reply, "over": wrong}, ledger)
         if not ledger.failed():
             calls = f"{self.waited_s:.0f} s of answers, and the plan was not done ({experiment})"
-            ledger.gaps.append(f"too slow to judge: {calls}")
+            self.is_out_of_budget = time.monotonic() > self.request.deadline
+            slow = f"too slow to judge: {calls}"
+            ledger.gaps.append(OUT_OF_BUDGET if self.is_out_of_budget else slow)
         raise Stopped
 
     def _demand_tools(self, rows: Sequence[Sequence[str]]) -> None:
@@ -421,7 +428,7 @@ class Session(Workers):
 
     def run_canaries(self, worker: Worker, slot: int) -> None:
         """A good, a cheating and a wrong candidate, through the same pipeline."""
-        self.progress("self-test")
+        self.progress("self-test", "judging: self-test")
         path = self.site.folder / "canary.py"
         path.write_text(PROBLEM, encoding="utf-8")
         self.open_lab("canary", path, {})
@@ -455,7 +462,7 @@ class Session(Workers):
 
     def open_problem(self) -> None:
         """Random parameters are tried here; where they end CUDA, others are."""
-        self.progress("opening the problem")
+        self.progress("opening the problem", "judging: opening the problem")
         while True:
             try:
                 self.lab = self.open_lab("problem", self.request.problem, self.request.overrides)
@@ -465,7 +472,7 @@ class Session(Workers):
 
     def examine(self) -> Sequence[str]:
         """Is the problem fit to be judged? Its weaknesses."""
-        self.progress("examining the problem")
+        self.progress("examining the problem", "judging: examining the problem")
         begin = time.monotonic()
         found = self.ask_reference(do="examine", lab="problem")
         self.examined_s = time.monotonic() - begin
@@ -553,7 +560,7 @@ def _patience() -> float:
     return min(10.0, max(1.0, os.getloadavg()[0] / (2 * (os.cpu_count() or 1))))
 
 
-def _source(path: Path) -> str:
+def source_of(path: Path) -> str:
     """The candidate's text, as Python would read it; nothing of it is run here."""
     try:
         return importlib.util.decode_source(path.read_bytes())

@@ -15,6 +15,7 @@ import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fusewright.errors import (
@@ -100,6 +101,7 @@ class Workers:
         self.costs = Costs()
         self.lab: dict[str, Any] = {}  # what the trusted worker has said of the problem
         self.workers: list[Worker] = []
+        self._origins: dict[Worker, Path] = {}  # folders that candidates come from
         self._slot_of: dict[Worker, Slot] = {}
         self._shared: dict[Worker, _Shared] = {}
         self._sent: dict[Worker, int] = {}
@@ -110,7 +112,7 @@ class Workers:
     def reference(self) -> Worker:
         return self.site.reference
 
-    def start_candidate(
+    def start_candidate(  # noqa: PLR0913 -- what one worker may differ in from the others
         self,
         name: str,
         slot: int,
@@ -119,10 +121,14 @@ class Workers:
         plan: Plan | None = None,
         launcher: Sequence[str] = (),
         cold: bool = False,
+        site: Site | None = None,
+        origin: Path | None = None,
     ) -> Worker:
+        """site: in whose folders and with whose isolation, if not the session's.  origin: the file
+        of its candidate, if not that of the request."""
         # New memory holds this byte's complement, and freed memory the byte: no old answers.
         poison, own = {"MALLOC_PERTURB_": str(secrets.choice(POISONS))}, self.slots[slot]
-        worker = self.site.start(
+        worker = (site or self.site).start(
             name,
             "fusewright.judge.isolation.candidate_worker",
             options={"device": self.request.device, "cold": cold},
@@ -134,6 +140,7 @@ class Workers:
         )
         self.workers.append(worker)
         self._slot_of[worker] = own
+        self._origins[worker] = (origin or self.request.candidate).resolve().parent
         return worker
 
     def ask_reference(self, **message: Any) -> dict[str, Any]:
@@ -159,7 +166,7 @@ class Workers:
     def post(self, worker: Worker, message: Mapping[str, Any]) -> None:
         """Send a command without waiting for its answer."""
         if message["do"] == "import":
-            names, origin = self.lab.get("beside", ()), self.request.candidate.resolve().parent
+            names, origin = self.lab.get("beside", ()), self._origins[worker]
             problem_files.lay(names, origin, worker.folder, self.site.plan.readable)
         number = self._sent[worker] = self._sent.get(worker, 0) + 1
         self.costs.posted(message)

@@ -1,11 +1,6 @@
-"""Bytes, operations and seconds, as the decision record and emitted files say them."""
+"""Numbers -> text: bytes, operations, seconds, ratios, each with its unit."""
 
 from __future__ import annotations
-
-
-def amount_text(nbytes: int, flops: int) -> str:
-    """What is moved and calculated."""
-    return f"{bytes_text(nbytes)}, {flops_text(flops)}"
 
 
 def bytes_text(count: int) -> str:
@@ -23,4 +18,20 @@ def flops_text(count: int) -> str:
 
 
 def time_text(seconds: float) -> str:
+    """Of a prediction, which has three digits at most."""
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def seconds_text(value: object) -> str:
+    """Of a measurement; what is no number stays as it is."""
+    if not isinstance(value, (int, float)):
+        return str(value)
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value * 1e6:.4g} us"
+
+
+def times_text(ratio: float) -> str:
+    """Of a ratio: two digits behind the point, and no more where it is large."""
+    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:.0f}x"

@@ -24,9 +24,9 @@ from fusewright.ir.library_call import LibraryCall
 from fusewright.ir.origin import calls_of_modules
 from fusewright.kernels.interface import Description
 from fusewright.loopnest.buffer_reuse import BufferReuse
-from fusewright.report.amounts import amount_text, bytes_text, time_text
+from fusewright.report.amounts import bytes_text, flops_text, time_text
 from fusewright.report.kernel_notes import kernel_notes
-from fusewright.report.run_report import StepReport
+from fusewright.report.run_report import Savings, StepReport
 from fusewright.report.step_facts import (
     Reasons,
     Results,
@@ -171,7 +171,7 @@ def explain(
         lines.append(f"  {text.kind}{name}{times}{text.what}")
         whence = origins_line(steps, plan.graph, calls)
         lines += [f"           {line}" for line in (whence, *text.why) if line]
-    lines += ["", *_totals(captured, plan, reports)]
+    lines += ["", *_totals(savings(captured, plan, descriptions))]
     lines += _remarks(captured, plan, used_rules)
     return "\n".join(lines) + "\n"
 
@@ -236,19 +236,30 @@ def _step_text(
 
 def amount(report: StepReport) -> str:
     """What it moves and calculates."""
-    return amount_text(report.bytes, report.flops)
+    return f"{bytes_text(report.bytes)}, {flops_text(report.flops)}"
 
 
-def _totals(captured: Captured, plan: Plan, reports: Sequence[StepReport]) -> list[str]:
-    before = [c for c in captured.calls if c.bytes]
-    old_bytes, new_bytes = sum(c.bytes for c in before), sum(r.bytes for r in reports)
-    old_time = _eager_seconds(captured, plan)
-    new_time = sum(r.predicted_s for r in reports)
-    steps = sum(r.name != "getitem" for r in reports)
+def savings(captured: Captured, plan: Plan, descriptions: Mapping[str, Description]) -> Savings:
+    """What a call does as it was written, and by the plan. captured: as written.  descriptions: of
+    the kernels, by name."""
+    before, reports = [c for c in captured.calls if c.bytes], step_reports(plan, descriptions)
+    return Savings(
+        len(before),
+        sum(c.bytes for c in before),
+        _eager_seconds(captured, plan),
+        sum(r.name != "getitem" for r in reports),
+        sum(r.bytes for r in reports),
+        sum(r.predicted_s for r in reports),
+    )
+
+
+def _totals(saved: Savings) -> list[str]:
+    times = saved.eager_s / max(saved.fused_s, 1e-12)
     return [
-        f"  eager:  {len(before)} steps, {bytes_text(old_bytes)}, predicted {time_text(old_time)}",
-        f"  fused:  {steps} steps, {bytes_text(new_bytes)}, predicted {time_text(new_time)}"
-        f" ({old_time / max(new_time, 1e-12):.2f}x)",
+        f"  eager:  {saved.eager_steps} steps, {bytes_text(saved.eager_bytes)}, "
+        f"predicted {time_text(saved.eager_s)}",
+        f"  fused:  {saved.fused_steps} steps, {bytes_text(saved.fused_bytes)}, "
+        f"predicted {time_text(saved.fused_s)} ({times:.2f}x)",
     ]
 
 

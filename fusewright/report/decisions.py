@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fusewright.errors import BadUsage
-from fusewright.report.amounts import amount_text, time_text
+from fusewright.report.amounts import bytes_text, flops_text, time_text
 from fusewright.report.emitted_header import EmittedHeader, HeaderRow, emitted_header
 from fusewright.report.kernel_notes import EmittedKernel, emitted_kernels
 
@@ -206,7 +206,7 @@ def _reported(entry: Mapping[str, object]) -> Step:
         "library call" if entry["kind"] == "library" else "kernel",
         str(entry["name"]),
         ", ".join(f"{operator} x{k}" if k > 1 else operator for operator, k in counted),
-        moves=amount_text(int(nbytes), int(flops)),
+        moves=f"{bytes_text(int(nbytes))}, {flops_text(int(flops))}",
         predicted=time_text(seconds),
     )
 

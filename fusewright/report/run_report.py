@@ -1,9 +1,12 @@
-"""Outcome or Verdict -> the JSON report and the lines on the terminal.
+"""Outcome or Verdict -> the JSON report; what it shows on a terminal is in the files beside it.
 
 The report of every command has the same keys:
     verdict      "verified", "refuted" or "not-verified"; `reason` says why in one sentence
     findings     [{check, detail}]: what failed, and what a reader should know
     kernels      [{name, kind, operators, bytes, flops, predicted_s}]
+    forwards     [{label, rows, savings}]: of each new `forward` its steps, by the names and lines
+                 of the user's file, and what a call moves; empty for other commands than `optimize`
+    path         the written file; null for other commands, and where nothing was written
     degenerate   whether no output depends on the inputs
     tuning       {level, tried, alternatives, changes, gains, eager}; null without --tune
     parts        {taken: [{class, paths}], left: [{path, kind, why}]}, where the model could not be
@@ -25,31 +28,19 @@ import json
 import math
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from fusewright import __version__
+from fusewright.common.atomic_write import STANDARD_OUTPUT
 from fusewright.common.timing_lock import Need
+from fusewright.emit.header import StepRow
 from fusewright.errors import FusewrightError
-from fusewright.judge.findings import EXIT_CODES, Verdict, Word
+from fusewright.judge.findings import EXIT_CODES, Verdict
 
 Report = Mapping[str, object]
-
-STYLES = {
-    "pass": "green",
-    "fail": "bold red",
-    "skip": "dim",
-    "note": "yellow",
-    "verified": "bold green",
-    "refuted": "bold red",
-    "not-verified": "bold yellow",
-}
 
 
 @dataclass(frozen=True)
@@ -65,8 +56,35 @@ class StepReport:
 
 
 @dataclass(frozen=True)
+class Savings:
+    """What a call does, in eager and fused: steps, bytes moved, and seconds that the target's
+    bandwidth and rates predict, which are no measurement."""
+
+    eager_steps: int
+    eager_bytes: int
+    eager_s: float
+    fused_steps: int
+    fused_bytes: int
+    fused_s: float
+
+
+@dataclass(frozen=True)
+class FusedForward:
+    """One new `forward`. label: what it is for, "" where there is one.  rows: its steps, with those
+    of equal blocks together, by the names and lines of the user's file."""
+
+    label: str
+    rows: tuple[StepRow, ...]
+    savings: Savings
+
+
+@dataclass(frozen=True)
 class OptimizeResult:
-    """What `optimize` made; without a verdict, `why_not` says why this machine cannot give one."""
+    """What `optimize` made; without a verdict, `why_not` says why this machine cannot give one.
+
+    problem: the file as named.  target: its name.  forwards: empty where the model stays as it was.
+    overrides: of the problem's constants.
+    """
 
     path: Path
     decisions: str
@@ -77,6 +95,10 @@ class OptimizeResult:
     tuning: Mapping[str, object] | None = None
     parts: Mapping[str, object] | None = None
     need: Need | None = None
+    problem: str = ""
+    target: str = ""
+    forwards: tuple[FusedForward, ...] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -87,7 +109,7 @@ def verdict_report(verdict: Verdict, kernels: tuple[StepReport, ...] = ()) -> Re
     report = {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
     report["environment"] = {**environment(), **verdict.environment}
     own = {"degenerate": False, "tuning": None, "parts": None, "need": None}
-    return {**report, "kernels": kernels, **own}
+    return {**report, "kernels": kernels, "forwards": (), "path": None, **own}
 
 
 def outcome_report(outcome: OptimizeResult) -> Report:
@@ -101,6 +123,8 @@ def outcome_report(outcome: OptimizeResult) -> Report:
         "tuning": outcome.tuning,
         "parts": outcome.parts,
         "need": outcome.need,
+        "forwards": outcome.forwards,
+        "path": None if outcome.path == STANDARD_OUTPUT else outcome.path,
     }
 
 
@@ -132,91 +156,19 @@ def environment() -> dict[str, str]:
 
 def to_json(report: Report) -> str:
     """Strict JSON: infinities and NaN become strings."""
-    return json.dumps(_plain(report), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    return json.dumps(plain(report), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """What JSON has for it: dicts, lists, text and numbers."""
     if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
+        return plain(asdict(value))
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return str(value)
-
-
-def show_outcome(console: Console, outcome: OptimizeResult) -> None:
-    """The decision record, then the verdict, then where the file is."""
-    console.print(Text(outcome.decisions.rstrip() + "\n"), soft_wrap=True)
-    if outcome.verdict is not None:
-        show_verdict(console, outcome.verdict)
-    else:
-        _show_word(console, "not-verified", outcome.why_not)
-    console.print(Text(f"\nwritten: {outcome.path}"), soft_wrap=True)
-
-
-def show_verdict(console: Console, verdict: Verdict) -> None:
-    """One line for each check with its evidence, then the verdict, then the timing table."""
-    for row in verdict.checks:
-        outcome = Text(f"{row.outcome:<5}", style=STYLES[row.outcome])
-        console.print(outcome + Text(f"{row.check:<16} {row.evidence}"), soft_wrap=True)
-    for name, value in verdict.accuracy.items():
-        console.print(Text(f"     {name}: {_inline(value)}"), soft_wrap=True)
-    _show_word(console, verdict.verdict, verdict.reason)
-    if verdict.timing is not None:
-        console.print()
-        show_timing(console, verdict.timing)
-
-
-def _show_word(console: Console, word: Word, reason: str) -> None:
-    line = Text(f"\n{word}", style=STYLES[word]) + Text(f": {reason}", style="none")
-    console.print(line, soft_wrap=True)
-
-
-def show_timing(console: Console, timing: object) -> None:
-    """One row per side: its median, and the candidate's speed against it with the interval."""
-    plain = _plain(timing)
-    facts: dict[str, object] = dict(plain) if isinstance(plain, dict) else {"timing": plain}
-    sides, ratios = _table(facts.pop("sides", {})), _table(facts.pop("ratios", {}))
-    table = Table("side", "median", "candidate is", "95% interval", "claim", box=None)
-    for name, side in sides.items():
-        ratio = ratios.get(name)
-        comparison = ("", "", "")
-        if ratio is not None:
-            interval = f"{_times(ratio.get('low'))} … {_times(ratio.get('high'))}"
-            comparison = (_times(ratio.get("median")), interval, str(ratio.get("claim", "")))
-        table.add_row(Text(name), seconds_text(side.get("p50_s")), *comparison)
-    console.print(table)
-    for name, value in facts.items():
-        console.print(Text(f"  {name}: {_inline(value)}"), soft_wrap=True)
-
-
-def _table(value: object) -> dict[str, dict[str, object]]:
-    rows = value if isinstance(value, dict) else {}
-    return {str(name): row for name, row in rows.items() if isinstance(row, dict)}
-
-
-def _times(value: object) -> str:
-    return f"{value:.3f}x" if isinstance(value, (int, float)) else str(value)
-
-
-def seconds_text(value: object) -> str:
-    if not isinstance(value, (int, float)):
-        return str(value)
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= size:
-            return f"{value / size:.4g} {unit}"
-    return f"{value * 1e6:.4g} us"
-
-
-def _inline(value: object) -> str:
-    """A nested value in one readable line."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_inline(item)}" for name, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(_inline(item) for item in value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -13,9 +13,9 @@ import torch
 
 from fusewright.frontend.export import export
 from fusewright.judge.isolation import worker_pool
-from fusewright.judge.timing import bench
+from fusewright.judge.timing import sides
 
-worker_pool.share((worker_pool.CHECKED, bench.ENVIRONMENT))
+worker_pool.share((worker_pool.CHECKED, sides.ENVIRONMENT))
 if torch.version.cuda is None:
     export(torch.nn.ReLU(), (torch.zeros(2, 2),))
 gc.collect()

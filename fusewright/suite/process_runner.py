@@ -1,6 +1,6 @@
-"""A problem file -> its row: the `optimize` command in a process group of its own, within its time.
+"""A command -> how it ended: in a process group of its own, within its time.
 
-Whatever one problem does (crash, hang, take all memory) ends in its own row. The clock of the time
+Whatever one run does (crash, hang, take all memory) ends in its own `RunEnd`. The clock of the time
 limit stands still while a run waits for its turn to time. Runs are forked from a process that has
 imported PyTorch and knows no problem: that takes a third of a small problem's time.
 """
@@ -18,15 +18,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fusewright.common.devices import VISIBLE
 from fusewright.common.timing_lock import ASK, GO, HOST, NEEDED, NO_LIMITS, SETTLE, TimingLock
-from fusewright.suite.row import OUT_OF_MEMORY, SuiteRow, ended, not_started, reported
+from fusewright.suite.run_end import (
+    OUT_OF_MEMORY,
+    RunEnd,
+    ended,
+    not_started,
+    out_of_time,
+    reported,
+)
 
 Program = Callable[[list[str]], object]
+Words = Callable[[str], list[str]]  # of a command, for the file of its report
 # What every run imports; the last three are for what torch.export does when it is first used.
 PRELOAD = (
     "fusewright.cli.main", "fusewright.compiler.pipeline", "torch._dynamo",
@@ -35,18 +43,6 @@ PRELOAD = (
 LEAVE_S = 10.0  # after it was asked to stop, a run may take this long to tidy up
 FIRST_TO_DIE = "500"  # where memory runs out, the kernel takes a run and not the suite
 TAIL = 500
-
-
-@dataclass(frozen=True)
-class SuiteOptions:
-    """What is the same for every problem of a suite."""
-
-    target: str | None = None
-    timing: bool = True
-    algebra: bool = True
-    timeout_s: float = 600.0
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    tune: str | None = None
 
 
 class TimeIsUpError(Exception):
@@ -84,40 +80,42 @@ class ProcessRunner:
     """Starts runs, any number at once, and can stop them all."""
 
     def __init__(
-        self, program: Program, options: SuiteOptions, output: Path, *, several: bool = False,
+        self, program: Program, output: Path, timeout_s: float, *, several: bool = False,
         devices: Sequence[str] = (), limits: Mapping[str, int] = NO_LIMITS,
     ) -> None:  # fmt: skip
-        """several: whether others run beside a run.  devices: GPUs, of which each run gets one.
-        limits: bytes of the host, and of each GPU, that all runs may have together."""
+        """output: folder of logs and reports.  timeout_s: of one run.  several: whether others run
+        beside a run.  devices: GPUs, of which each run gets one.  limits: bytes of the host, and
+        of each GPU, that all runs may have together."""
         self._program, self._several = program, several
         self._runs_on = dict.fromkeys(devices, 0)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(PRELOAD))
         self._forking = threading.Lock()  # the bookkeeping of multiprocessing knows no threads
-        self.options = options
+        self._timeout_s = timeout_s
         self.output = output
         self._machine = TimingLock(limits)
         self._runs: set[RunningProcess] = set()
         self._stopped = False
 
-    def launch(self, name: str, path: Path) -> SuiteRow:
-        """Run one problem to its end and say what came of it.
+    def launch(self, name: str, words: Words) -> RunEnd:
+        """Run one command to its end and say what came of it.
 
-        What had too little memory beside others is run once more, with nothing of this suite.
+        name: of its log and its report in the output folder, without a suffix.  What had too little
+        memory beside others is run once more, with nothing of this runner's.
         """
         begin = time.monotonic()
-        result = self._result(name, path, self._machine.working)
+        result = self._result(name, words, self._machine.working)
         if result.end != OUT_OF_MEMORY or not self._several or self._stopped:
             return result
-        again = self._result(name, path, self._machine.emptied)
+        again = self._result(name, words, self._machine.emptied)
         if again.end == OUT_OF_MEMORY:
             why = f"{again.reason.rstrip('.')}. It was run twice, the second time alone."
             again = replace(again, reason=why)
         return replace(again, seconds=round(time.monotonic() - begin, 1))
 
     def _result(
-        self, name: str, path: Path, room: Callable[[], AbstractContextManager[None]]
-    ) -> SuiteRow:
+        self, name: str, words: Words, room: Callable[[], AbstractContextManager[None]]
+    ) -> RunEnd:
         begin = time.monotonic()
         stem = self.output / name
         try:
@@ -126,19 +124,17 @@ class ProcessRunner:
             report.unlink(missing_ok=True)
             Path(f"{stem}.log").write_bytes(b"")
             with room(), self._device() as device:
-                late, code = self._run(self._words(path, stem), f"{stem}.log", device)
+                late, code = self._run(words(str(report)), f"{stem}.log", device)
         except OSError as error:
-            return not_started(name, f"cannot start: {error}", time.monotonic() - begin)
+            return not_started(f"cannot start: {error}", time.monotonic() - begin)
         seconds = round(time.monotonic() - begin, 1)
         said = _last_words(Path(f"{stem}.log"))
         if late:
-            reason = f"no result within {self.options.timeout_s:g} s"
-            reason += f"; its last words: {said}" if said else ""
-            return SuiteRow(name, "not-verified", reason, end="time limit", seconds=seconds)
+            return out_of_time(self._timeout_s, said, seconds)
         try:
-            return reported(name, json.loads(report.read_bytes()), code, seconds)
+            return reported(json.loads(report.read_bytes()), code, seconds)
         except (OSError, ValueError):
-            return ended(name, code, said, seconds)
+            return ended(code, said, seconds)
 
     @contextmanager
     def _device(self) -> Iterator[str]:
@@ -159,17 +155,6 @@ class ProcessRunner:
         self._stopped = True
         for run in tuple(self._runs):
             run.kill()
-
-    def _words(self, path: Path, stem: Path) -> list[str]:
-        options = self.options
-        words = ["optimize", str(path), "--output", f"{stem}.py", "--report", f"{stem}.json"]
-        words += ["--force"] + ["--no-timing"] * (not options.timing)
-        words += ["--no-algebra"] * (not options.algebra)
-        words += ["--target", options.target] if options.target else []
-        words += ["--tune", options.tune] if options.tune else []
-        for name, value in options.overrides.items():
-            words += ["--set", f"{name}={value}"]
-        return words
 
     def _run(self, words: list[str], log: str, device: str) -> tuple[bool, int]:
         """Whether it had to be killed for its time, and its exit code as subprocess gives it."""
@@ -198,7 +183,7 @@ class ProcessRunner:
 
     def _watch(self, run: RunningProcess, device: str) -> bool:
         """See it through, with its memory and its turn if it asks; True if its time was up."""
-        deadline = time.monotonic() + self.options.timeout_s
+        deadline = time.monotonic() + self._timeout_s
         try:
             while word := run.wait(deadline):
                 if word == SETTLE:

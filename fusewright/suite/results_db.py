@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from fusewright.errors import BadUsage
-from fusewright.suite.row import SpeedRatio, SuiteRow
 
 TABLE = "CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, result TEXT NOT NULL)"
 
@@ -45,14 +45,14 @@ class ResultsDb:
     ) -> None:
         self._connection.close()
 
-    def get(self, key: str) -> SuiteRow | None:
+    def get(self, key: str) -> dict[str, Any] | None:
         found = self._connection.execute("SELECT result FROM results WHERE key = ?", (key,))
         row = found.fetchone()
-        return None if row is None else _result(json.loads(row[0]))
+        return None if row is None else json.loads(row[0])
 
-    def put(self, key: str, result: SuiteRow) -> str:
+    def put(self, key: str, result: Mapping[str, Any]) -> str:
         """Keep a result, in place of an older one; why that was impossible, or ""."""
-        text = json.dumps(asdict(result))
+        text = json.dumps(result)
         try:
             with self._connection:
                 self._connection.execute(
@@ -61,10 +61,3 @@ class ResultsDb:
         except sqlite3.Error as error:
             return str(error)
         return ""
-
-
-def _result(fields: dict[str, object]) -> SuiteRow:
-    ratios, library = fields.pop("ratios"), fields.pop("library_operators")
-    assert isinstance(library, list)
-    compared = {n: SpeedRatio(**r) for n, r in ratios.items()} if isinstance(ratios, dict) else None
-    return SuiteRow(**fields, ratios=compared, library_operators=tuple(library))  # type: ignore[arg-type]

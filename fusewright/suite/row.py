@@ -1,36 +1,26 @@
-"""The report of one run, or how the run ended -> one row of a suite; rows -> totals.
+"""How a run ended -> one row of a suite; rows -> totals.
 
 A row has one of the judge's three words. A run that ended without a report is `not-verified`, and
-`end` says what happened: unusable, unreadable, crashed, time limit, out of memory, disk full, bug.
+`end` says what happened (`run_end.py`), or that the file is unreadable.
 """
 
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fusewright.judge.findings import Word
-
-CANDIDATE, EAGER, COMPILED = "candidate", "eager", "torch.compile"
-# What a run says when memory was short: PyTorch on a CPU and on a GPU, Python, the judge.
-SHORT_OF_MEMORY = ("MemoryError", "OutOfMemory", "out of memory", "can't allocate", "little memory")
-# Words in the reason, then the exit code -> how it ended.
-DISK_FULL, OUT_OF_MEMORY = "disk full", "out of memory"
-PHRASES = dict.fromkeys(SHORT_OF_MEMORY, OUT_OF_MEMORY) | {"No space left": DISK_FULL}
-ENDS = {2: "unusable", 70: "bug"}
-
-
-@dataclass(frozen=True)
-class SpeedRatio:
-    """How much faster the candidate is than a baseline: above 1 is faster."""
-
-    median: float
-    low: float
-    high: float
-    claim: str
+from fusewright.report.speed import (
+    CANDIDATE,
+    COMPILED,
+    EAGER,
+    SpeedRatio,
+    predicted_s,
+    ratio_of,
+)
+from fusewright.suite.run_end import RunEnd
 
 
 @dataclass(frozen=True)
@@ -88,50 +78,42 @@ class Totals:
     exit_code: int
 
 
-def reported(name: str, report: Mapping[str, Any], code: int, seconds: float) -> SuiteRow:
-    """The row of a run that left a report."""
+def row_of(name: str, run: RunEnd) -> SuiteRow:
+    """The row of a problem, from how its run ended."""
+    report = run.report
+    if report is None:
+        return SuiteRow(name, "not-verified", run.reason, end=run.end, seconds=run.seconds)
     kernels: Sequence[Mapping[str, Any]] = report["kernels"]
     library = [k for k in kernels if k["kind"] == "library" and k["name"] != "getitem"]
     fused = [k for k in kernels if k["kind"] != "library"]
     accuracy = report["accuracy"]
     timing = report["timing"] or {}
     times = {side: float(facts["p50_s"]) for side, facts in timing.get("sides", {}).items()}
-    predicted = sum(float(k["predicted_s"]) for k in kernels)
-    reason = str(report["reason"])
+    predicted = predicted_s(kernels)
     return SuiteRow(
         name,
         report["verdict"],
-        reason,
-        end=_end(code, reason),
+        run.reason,
+        end=run.end,
         error=_number(accuracy.get("candidate", {}).get("rel_l2")),
         eager_error=_number(accuracy.get("eager", {}).get("rel_l2")),
         times=times or None,
-        ratios={n: _comparison(r) for n, r in timing.get("ratios", {}).items()} or None,
+        ratios={n: ratio_of(r) for n, r in timing.get("ratios", {}).items()} or None,
         roofline=predicted / times[CANDIDATE] if CANDIDATE in times else None,
         kernels=len(fused),
         library_nodes=len(library),
         fused_operators=sum(len(k["operators"]) for k in fused),
         library_operators=tuple(k["name"] for k in library),
         degenerate=bool(report["degenerate"]),
-        seconds=seconds,
+        seconds=run.seconds,
     )
 
 
-def ended(name: str, code: int, last_words: str, seconds: float) -> SuiteRow:
-    """The row of a run that left no report; code: as subprocess gives it."""
-    if code < 0:
-        end, reason = "crashed", f"the run ended with {signal.Signals(-code).name}"
-        if code == -signal.SIGKILL:
-            end, reason = OUT_OF_MEMORY, f"{reason}: most often there was too little memory"
-    else:
-        end, reason = _end(code, last_words) or "crashed", f"the run ended with exit code {code}"
-    text = f"{reason}. {last_words}" if last_words else f"{reason}."
-    return SuiteRow(name, "not-verified", text, end=end, seconds=seconds)
-
-
-def not_started(name: str, why: str, seconds: float) -> SuiteRow:
-    """The row of a problem that no process could be started for."""
-    return SuiteRow(name, "not-verified", why, end=_phrase(why) or "crashed", seconds=seconds)
+def kept_row(fields: Mapping[str, Any]) -> SuiteRow:
+    """A row as a store has it."""
+    ratios, library = fields["ratios"], fields["library_operators"]
+    compared = {n: SpeedRatio(**r) for n, r in ratios.items()} if ratios is not None else None
+    return SuiteRow(**{**fields, "ratios": compared, "library_operators": tuple(library)})
 
 
 def totals(results: Iterable[SuiteRow]) -> Totals:
@@ -163,21 +145,6 @@ def geometric_mean(results: Iterable[SuiteRow], baseline: str) -> float | None:
         if r.counts and r.ratios and baseline in r.ratios
     ]
     return math.exp(sum(logs) / len(logs)) if logs else None
-
-
-def _end(code: int, reason: str) -> str:
-    if code in (0, 1):
-        return ""
-    return _phrase(reason) or ENDS.get(code, "")
-
-
-def _phrase(reason: str) -> str:
-    return next((end for words, end in PHRASES.items() if words in reason), "")
-
-
-def _comparison(ratio: Mapping[str, Any]) -> SpeedRatio:
-    low, median, high = (float(ratio[key]) for key in ("low", "median", "high"))
-    return SpeedRatio(median, low, high, str(ratio["claim"]))
 
 
 def _number(value: object) -> float | None:

@@ -11,7 +11,8 @@ import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -20,13 +21,39 @@ from fusewright.common.devices import free_of, gpus, host_free
 from fusewright.common.package import PACKAGE
 from fusewright.common.timing_lock import HOST
 from fusewright.errors import BadUsage
-from fusewright.suite.process_runner import ProcessRunner, Program, SuiteOptions
+from fusewright.suite.process_runner import ProcessRunner, Program
 from fusewright.suite.results_db import ResultsDb
-from fusewright.suite.row import DISK_FULL, SuiteRow
+from fusewright.suite.row import SuiteRow, kept_row, row_of
+from fusewright.suite.run_end import DISK_FULL
 
 SHARE = 0.9  # of the memory that is free when a suite begins, for all its runs together
 SOURCES = (".py", ".h", ".cuh")
 STORE = "results.sqlite"
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """What is the same for every problem of a suite."""
+
+    target: str | None = None
+    timing: bool = True
+    algebra: bool = True
+    timeout_s: float = 600.0
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    tune: str | None = None
+    seed: int | None = None
+
+    def words(self, path: Path, stem: Path, report: str) -> list[str]:
+        """Of the `optimize` command for one problem."""
+        words = ["optimize", str(path), "--output", f"{stem}.py", "--report", report]
+        words += ["--force", "--verbose"] + ["--no-timing"] * (not self.timing)
+        words += ["--no-algebra"] * (not self.algebra)
+        words += ["--target", self.target] if self.target else []
+        words += ["--tune", self.tune] if self.tune else []
+        words += ["--seed", str(self.seed)] if self.seed is not None else []
+        for name, value in self.overrides.items():
+            words += ["--set", f"{name}={value}"]
+        return words
 
 
 @dataclass(frozen=True)
@@ -39,21 +66,25 @@ class SuiteProblem:
     why: str = ""
 
 
+@dataclass(frozen=True)
+class Watch:
+    """Who waits. begun: called with the name of each problem when it begins, in any thread.  told:
+    with each new result."""
+
+    begun: Callable[[str], None]
+    told: Callable[[SuiteRow], None]
+
+
+NOBODY = Watch(lambda _: None, lambda _: None)
+
+
 def find_problems(folder: Path, options: SuiteOptions, output: Path) -> tuple[SuiteProblem, ...]:
     """The problem files below `folder`, by name: the path without the suffix.
 
     Raises BadUsage where there is none.
     """
-    if not folder.is_dir():
-        raise BadUsage(f"{folder}: there is no such folder. Give a folder of problem files.")
-    paths = sorted(p for p in folder.rglob("*.py") if _wanted(p.relative_to(folder)))
-    paths = [p for p in paths if not p.resolve().is_relative_to(output.resolve())]
-    if not paths:
-        raise BadUsage(
-            f"{folder}: no problem file in it. A suite takes every .py file of a folder and the "
-            "folders below, except names that begin with a dot or an underscore."
-        )
-    about = _about(options)
+    paths = files_below(folder, (output,), "a folder of problem files")
+    about = state_of_all(asdict(options))
     return tuple(_problem(folder, path, about) for path in paths)
 
 
@@ -65,30 +96,36 @@ def run_all(
     *,
     jobs: int = 1,
     resume: bool = False,
-    told: Callable[[SuiteRow], None] = lambda _: None,
+    watch: Watch = NOBODY,
 ) -> tuple[tuple[SuiteRow, ...], tuple[str, ...]]:
     """Run every problem; the results in their order, and why some could not be remembered.
 
     program: takes the words of an `optimize` command.  resume: take what an earlier run has
-    finished from the store in `output`.  told: called with each new result.  Raises BadUsage where
-    no results can be kept.
+    finished from the store in `output`.  Raises BadUsage where no results can be kept.
     """
-    _make(output)
+    make_folder(output)
     devices = () if options.target == "cpu" else gpus()
     limits = {HOST: host_free(), **free_of(devices)}
     limits = {name: int(SHARE * size) for name, size in limits.items()}
     launcher = ProcessRunner(
-        program, options, output, several=jobs > 1, devices=devices, limits=limits
+        program, output, options.timeout_s, several=jobs > 1, devices=devices, limits=limits
     )
+
     done = {p.name: _unreadable(p) for p in problems if not p.key}
     by_key = {p.key: p for p in reversed(problems) if p.key}
     lost = []
     with ResultsDb(output / STORE) as store, ThreadPoolExecutor(jobs) as pool:
-        known = {k: r for k in by_key if resume and (r := store.get(k))}
+        known = {k: kept_row(r) for k in by_key if resume and (r := store.get(k))}
         for result in (*done.values(), *known.values()):
-            told(result)
+            watch.told(result)
+
+        def run(problem: SuiteProblem) -> SuiteRow:
+            watch.begun(problem.name)
+            words = partial(options.words, problem.path.absolute(), output / problem.name)
+            return row_of(problem.name, launcher.launch(problem.name, words))
+
         fresh = {
-            pool.submit(launcher.launch, p.name, p.path.absolute()): key
+            pool.submit(run, p): key
             for key, p in sorted(by_key.items(), key=lambda item: item[1].name)
             if key not in known
         }
@@ -97,13 +134,33 @@ def run_all(
                 result, key = future.result(), fresh[future]
                 known[key] = result
                 if result.end != DISK_FULL:  # that says nothing about the problem
-                    lost += [f"{result.name}: {why}" for why in [store.put(key, result)] if why]
-                told(result)
+                    why = store.put(key, asdict(result))
+                    lost += [f"{result.name}: {why}"] if why else []
+                watch.told(result)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             launcher.stop()
     done |= {p.name: replace(known[p.key], name=p.name) for p in problems if p.key}
     return tuple(done[p.name] for p in problems), tuple(lost)
+
+
+def files_below(folder: Path, others: Sequence[Path], what: str) -> list[Path]:
+    """The .py files of a folder and of those below it, in order.
+
+    others: folders whose files are none of these.  what: the folder is, in words.  Raises BadUsage
+    where there is none.
+    """
+    if not folder.is_dir():
+        raise BadUsage(f"{folder}: there is no such folder. Give {what}.")
+    paths = sorted(p for p in folder.rglob("*.py") if _wanted(p.relative_to(folder)))
+    apart = [other.resolve() for other in others]
+    paths = [p for p in paths if not any(p.resolve().is_relative_to(other) for other in apart)]
+    if not paths:
+        raise BadUsage(
+            f"{folder}: no file for {what}. Every .py file of a folder and the folders below is "
+            "taken, except names that begin with a dot or an underscore."
+        )
+    return paths
 
 
 def _wanted(path: Path) -> bool:
@@ -123,10 +180,10 @@ def _unreadable(problem: SuiteProblem) -> SuiteRow:
     return SuiteRow(problem.name, "not-verified", problem.why, end="unreadable")
 
 
-def _about(options: SuiteOptions) -> bytes:
-    """All that a result depends on, except the problem file."""
+def state_of_all(options: Mapping[str, object]) -> bytes:
+    """All that a result depends on, except the files that it is about."""
     facts: Mapping[str, object] = {
-        **asdict(options),
+        **options,
         "fusewright": __version__,
         "torch": metadata.version("torch"),
         "machine": [platform.node(), platform.platform()],
@@ -137,7 +194,7 @@ def _about(options: SuiteOptions) -> bytes:
     return digest.digest()
 
 
-def _make(output: Path) -> None:
+def make_folder(output: Path) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

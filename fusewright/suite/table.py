@@ -13,8 +13,11 @@ from jinja2 import Environment, StrictUndefined
 from rich.console import Console
 from rich.text import Text
 
-from fusewright.report.run_report import STYLES, Report, environment, seconds_text
-from fusewright.suite.row import CANDIDATE, COMPILED, EAGER, SpeedRatio, SuiteRow, Totals
+from fusewright.report.amounts import seconds_text
+from fusewright.report.run_report import Report, environment
+from fusewright.report.speed import CANDIDATE, COMPILED, EAGER, SpeedRatio
+from fusewright.report.styles import STYLES
+from fusewright.suite.row import SuiteRow, Totals
 
 # Heading -> what it says; the table on the terminal and the page have the same columns.
 COLUMNS: Mapping[str, str] = {
@@ -34,11 +37,19 @@ COLUMNS: Mapping[str, str] = {
 }
 
 
-def show_suite(console: Console, results: Sequence[SuiteRow], totals: Totals) -> None:
-    """The table, why rows are not verified, and the totals."""
-    table = [cells(result) for result in results]
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *table, strict=True)]
-    console.print(_line(list(COLUMNS), widths, "bold"), soft_wrap=True)
+# What the default view shows of these; `-v` shows all.
+SHORT = ("problem", "verdict", "ours", "ratio")
+
+
+def show_suite(
+    console: Console, results: Sequence[SuiteRow], totals: Totals, *, short: bool = False
+) -> None:
+    """The table, why rows are not verified, and the totals. short: of the table, SHORT."""
+    names = [name for name in COLUMNS if name in SHORT or not short]
+    rows = [dict(zip(COLUMNS, cells(result), strict=True)) for result in results]
+    table = [[row[name] for name in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *table, strict=True)]
+    console.print(_line(names, widths, "bold"), soft_wrap=True)
     for result, row in zip(results, table, strict=True):
         console.print(_line(row, widths, STYLES[result.verdict]), soft_wrap=True)
     console.print()
@@ -46,7 +57,7 @@ def show_suite(console: Console, results: Sequence[SuiteRow], totals: Totals) ->
         if result.verdict != "verified":
             head = (f"{result.name}: {result.word}: ", STYLES[result.verdict])
             console.print(Text.assemble(head, result.reason), soft_wrap=True)
-    for line in total_lines(totals):
+    for line in total_lines(totals)[: 1 + len(totals.means) if short else None]:
         console.print(Text(line), soft_wrap=True)
 
 

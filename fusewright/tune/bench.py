@@ -77,12 +77,13 @@ class BenchProtocol(Protocol):
 
 @dataclass
 class TuneBench:
-    """The real one. write: how a choice is emitted."""
+    """The real one. write: how a choice is emitted.  progress: told how many are compiled."""
 
     module: nn.Module
     inputs: Sequence[object]
     target: Target
     write: Callable[[TuneChoice], CandidateText]
+    progress: Callable[[str], None] = lambda _: None
     _built: list[tuple[TuneChoice, nn.Module]] = field(default_factory=list)
     _default_device: str = ""  # under which every call is made
 
@@ -100,12 +101,15 @@ class TuneBench:
         written = [self.write(choice) for choice in choices]
         self._begin(self.module)
         compiled = [k for k, w in enumerate(written) if w.compiles]
-        reasons = build_all([written[k].runtime for k in compiled], deadline)
+        reasons = build_all([written[k].runtime for k in compiled], deadline, self._told)
         said = dict(zip(compiled, reasons, strict=True))
         for k, (choice, text) in enumerate(zip(choices, written, strict=True)):
             if not said.get(k):
                 self._built.append((choice, fused_module(self.module, text.kind)))
         return tuple(said.get(k, "") for k in range(len(choices)))
+
+    def _told(self, done: int, of: int) -> None:
+        self.progress(f"tuning: compiled {done} of {of} variants")
 
     def outputs(self, choice: TuneChoice | None) -> Outputs:
         run = partial(self._run_from_the_start, self._module(choice))

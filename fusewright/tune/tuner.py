@@ -18,7 +18,7 @@ from fusewright.errors import InternalError
 from fusewright.kernels.registry import Strategy
 from fusewright.tune.bench import WHOLE, BenchProtocol, Outputs, distance, output_epsilon
 from fusewright.tune.cache import TuneCache, TuneResult, cache_key
-from fusewright.tune.levels import LEVELS
+from fusewright.tune.levels import LEVELS, TuneLevel
 from fusewright.tune.paired_timing import (
     AGAIN,
     FEWEST_TURNS,
@@ -44,14 +44,14 @@ def cached_or(
 ) -> TuneResult:
     """What is known already at this level or a higher one; else what `work` finds, kept.
 
-    about: all that the result depends on.
+    about: all that the result depends on.  What had less time than its level has is not kept.
     """
     names = list(LEVELS)
     for name in reversed(names[names.index(level) :]):
         if known := memory.get(cache_key([name, *about])):
             return known
     found = work()
-    if found.facts.get("tried"):
+    if found.facts.get("tried") and "seconds" not in found.facts:
         memory.put(cache_key([level, *about]), found)
     return found
 
@@ -62,12 +62,29 @@ def tune(
     level: str,
     turn: Turn,
     clock: Callable[[], float] = time.monotonic,
+    seconds: float | None = None,
 ) -> TuneResult:
     """Try alternatives and keep what is faster; raises InternalError for one that is wrong.
 
-    turn: entered while calls run, after everything is built.
+    turn: entered while calls run, after everything is built.  seconds: of all of it, if that is
+    less than the level has.
     """
-    limit, begin = LEVELS[level], clock()
+    limit = LEVELS[level]
+    if seconds is not None and seconds < limit.seconds:
+        found = _tuned(bench, given, level, turn, clock, replace(limit, seconds=seconds))
+        return replace(found, facts={**found.facts, "seconds": seconds})
+    return _tuned(bench, given, level, turn, clock, limit)
+
+
+def _tuned(
+    bench: BenchProtocol,
+    given: SearchSpace,
+    level: str,
+    turn: Turn,
+    clock: Callable[[], float],
+    limit: TuneLevel,
+) -> TuneResult:
+    begin = clock()
     every = [DEFAULT, *given.rounds(limit.most), *(TuneChoice(library=(s,)) for s in given.library)]
     if not given.count:
         return untuned(given, level, "there is nothing to choose")

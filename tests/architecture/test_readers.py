@@ -16,6 +16,7 @@ ENVIRONMENT = {
     "judge/isolation/fork_server": "it writes a worker's mark over its own, which /proc shows",
     "judge/isolation/worker_pool": "a worker's environment is a named few of ours",
     "judge/isolation/library_paths": "PYTHONPATH and PATH say where packages and compilers are",
+    "mcp_server/limited_run": "a command gets it, with a TMPDIR of its own",
 }
 # Functions that find something in a text -> files that may call them, with the reason. What we
 # wrote ourselves is passed on as a record; what others wrote, and C++, has to be read.

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from types import ModuleType
 import pytest
 
 import fusewright.judge
-from fusewright.cli import main
-from fusewright.errors import BuildFailed, FusewrightError, InternalError, ToolMissing
+from fusewright.cli import main, optimizing, reporting
+from fusewright.errors import BadUsage, BuildFailed, FusewrightError, InternalError, ToolMissing
 from fusewright.judge.findings import Row, Verdict
 from fusewright.report.run_report import OptimizeResult, StepReport
 from tests.support.folders import BAD_PROBLEMS as BAD
@@ -105,13 +106,15 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
         "optimize", "problem.py", "-o", "new.py", "--target", "sm_80", "--precision", "ieee",
         "--rules", "no-library, no-prepack", "--set", "batch_size=2", "--set", "names=('a', 'b')",
         "--no-timing", "--no-algebra", "--tune", "full", "--mode", "eval",
-        "--dynamic", "x:0,1", "--dynamic", "y : -2", "--gradients",
+        "--dynamic", "x:0,1", "--dynamic", "y : -2", "--gradients", "--seed", "17",
+        "--budget", "5m",
     )  # fmt: skip
     ((name, arguments, options),) = stages.calls
     assert code == 0
+    assert options.pop("budget").seconds == 300.0
     assert callable(options.pop("progress"))
     assert options.pop("turn") is nullcontext, "alone, it times when it likes"
-    assert options.pop("settle") is main._at_once, "and takes what memory there is"
+    assert options.pop("settle") is optimizing.at_once, "and takes what memory there is"
     assert options.pop("judging") is None, "nothing for another machine is judged here"
     assert (name, arguments) == ("optimize", (Path("problem.py"),))
     assert options == {
@@ -126,6 +129,7 @@ def test_optimize_passes_everything_on(stages: Stages, files: Path) -> None:
         "force": False,
         "timing": False,
         "level": "full",
+        "seed": "00000000000000000000000000000011",
     }
 
 
@@ -148,7 +152,7 @@ def test_the_judge_is_started_for_the_mode(stages: Stages, files: Path) -> None:
 def test_optimize_says_everything(
     stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("optimize", "problem.py", "--report", "r.json") == 0
+    assert run("optimize", "problem.py", "--report", "r.json", "-v") == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "relu and add share relu_add",
@@ -159,7 +163,7 @@ def test_optimize_says_everything(
         "",
         "written: out.py",
     ]
-    assert err == ""
+    assert err == "  one step ...\n", "with -v progress is said in lines"
     report = json.loads((files / "r.json").read_text())
     assert report["verdict"] == "verified"
     assert report["kernels"][0]["operators"] == ["relu", "add"]
@@ -207,7 +211,18 @@ def test_judge_passes_everything_on(stages: Stages, files: Path) -> None:
         "sanitize": True,
         "timing": False,
         "overrides": {"batch_size": "2"},
+        "seed": "",
     }
+
+
+@pytest.mark.parametrize("command", ["judge", "bench"])
+def test_seed_and_budget_reach_the_judge(stages: Stages, files: Path, command: str) -> None:
+    begin = time.monotonic()
+    words = ("problem.py", "candidate.py", "--device", "cpu", "--seed", "255", "--budget", "100s")
+    assert run(command, *words) == 0
+    ((_, _, options),) = stages.calls
+    assert (options["seed"], options["budget_s"]) == (f"{'ff':0>32}", 15.0)
+    assert 85.0 <= options["deadline"] - begin < 90.0, "what is left is for the timing"
 
 
 def test_judge_replays_a_case(stages: Stages, files: Path) -> None:
@@ -221,13 +236,14 @@ def test_bench_passes_everything_on(
 ) -> None:
     code = run(
         "bench", "problem.py", "candidate.py", "--against", "max-autotune,eager",
-        "--device", "cpu", "--report", "r.json",
+        "--device", "cpu", "--report", "r.json", "-v",
     )  # fmt: skip
     ((name, arguments, options),) = stages.calls
     assert code == 0
     assert callable(options.pop("progress"))
     assert (name, arguments) == ("bench", (Path("problem.py"), Path("candidate.py")))
-    assert options == {"device": "cpu", "against": ("max-autotune", "eager"), "overrides": {}}
+    baselines = ("max-autotune", "eager")
+    assert options == {"device": "cpu", "against": baselines, "overrides": {}, "seed": ""}
     assert "eager      2 ms" in capsys.readouterr().out
     assert json.loads((files / "r.json").read_text())["timing"] == TIMING
 
@@ -241,6 +257,9 @@ def test_explain(stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
     wanted = {"target": "cuda", "rules": frozenset[str](), "overrides": overrides, "dynamic": sizes}
     assert options == {**wanted, "gradients": False}
     assert capsys.readouterr().out == "relu and add share relu_add\n"
+    stages.result = "p.py on cpu: 1 fused kernel, 0 library calls\n\n  relu_add\n"
+    assert run("explain", "problem.py", "-q") == 0
+    assert capsys.readouterr().out == "p.py on cpu: 1 fused kernel, 0 library calls\n"
 
 
 # Arguments -> words of the message. None of these reaches a stage.
@@ -268,6 +287,13 @@ USAGE = {
     "optimize problem.py -o -": "--no-verify",
     "optimize problem.py --no-verify --tune quick": "drop one of the two",
     "optimize problem.py --no-verify -o old.py": "--force",
+    "optimize problem.py --no-verify -o - --json": "both want standard output",
+    "optimize problem.py -v -q": "give one of the two",
+    "optimize problem.py --budget 30": "as in 30s or 5m",
+    "optimize problem.py --budget -3s": "as in 30s or 5m",
+    "optimize problem.py --budget infm": "as in 30s or 5m",
+    "optimize problem.py --seed -1": "--seed",
+    "bench problem.py candidate.py -q --verbose": "give one of the two",
     "show": "FILE",
     "show absent.py": "no such file",
     "show old.py": "no file that fusewright has written",
@@ -362,7 +388,7 @@ def test_a_bug_on_a_full_disk_says_so(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fusewright.cli.main.tempfile.NamedTemporaryFile", full)
+    monkeypatch.setattr("fusewright.cli.endings.tempfile.NamedTemporaryFile", full)
     stages.result = InternalError("a promise is broken")
     assert run("explain", "problem.py") == 70
     err = capsys.readouterr().err
@@ -383,9 +409,9 @@ def test_the_report_cannot_be_written_in_the_end(
     stages: Stages, files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def explode(path: Path, text: str, *, force: bool) -> None:
-        raise main.BadUsage(f"{path}: cannot write the file: No space left on device.")
+        raise BadUsage(f"{path}: cannot write the file: No space left on device.")
 
-    monkeypatch.setattr(main, "write_atomically", explode)
+    monkeypatch.setattr(reporting, "write_atomically", explode)
     assert run("judge", "problem.py", "candidate.py", "--report", "r.json") == 2
     assert "No space left" in capsys.readouterr().err
 
@@ -507,7 +533,7 @@ def test_the_text_alone(
 
 def test_a_file_that_nobody_verifies(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is the text that goes to standard output, and the record is told."""
-    told, said = only_written(capsys, "-o", "new.py", "--target", "cpu")
+    told, said = only_written(capsys, "-o", "new.py", "--target", "cpu", "-v")
     assert "not-verified: the file was neither compiled nor run" in told
     assert "relu_add  relu, add -> [batch, 8]" in told
     assert said[-1].startswith("fusewright: not verified: ")

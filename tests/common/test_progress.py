@@ -64,18 +64,48 @@ def test_quiet_without_a_terminal() -> None:
     assert lines(console) == []
 
 
-def test_a_bar_counts_and_says_what_is_done() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    with bar(console, 2) as step:
-        step("first: [verified]")
-        step("second: refuted; mean 1.250x")
-    shown = "\n".join(lines(console))
-    assert "2/2" in shown
-    assert "second: refuted; mean 1.250x" in shown
+def test_in_lines_each_step_is_said_when_it_begins() -> None:
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with progress(console, lines=True) as step:
+        step("capture [graph]")
+        assert lines(console) == ["  capture [graph] ..."]
+        step("build")
+    assert lines(console) == ["  capture [graph] ...", "  build ..."]
 
 
-def test_a_bar_is_silent_where_there_is_no_terminal() -> None:
-    console = Console(file=io.StringIO(), width=80)
-    with bar(console, 1) as step:
-        step("first: verified")
-    assert lines(console) == []
+def test_a_bar_names_what_is_at_hand_and_not_what_is_over() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with bar(console, 2) as shown:
+        shown.begin("first [a]")
+        time.sleep(0.3)  # the line is drawn some times a second
+        assert "first [a]" in lines(console)[-1]
+        shown.end("first [a]", "1 verified")
+        shown.begin("second")
+        time.sleep(0.3)
+        assert "second; 1 verified" in lines(console)[-1]
+        assert "first" not in lines(console)[-1]
+        shown.end("second", "1 verified, 1 refuted, mean 1.250x")
+    last = "\n".join(lines(console))
+    assert "2/2" in last
+    assert "1 verified, 1 refuted, mean 1.250x" in last
+
+
+def test_a_bar_counts_what_runs_side_by_side() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with bar(console, 3) as shown:
+        for name in ("first", "second", "third"):
+            shown.begin(name)
+        time.sleep(0.3)
+        assert "third and 2 more" in lines(console)[-1]
+        shown.end("third", "1 verified")
+        time.sleep(0.3)
+        assert "second and 1 more; 1 verified" in lines(console)[-1]
+
+
+@pytest.mark.parametrize(("terminal", "quiet"), [(False, False), (True, True)])
+def test_a_bar_is_silent(terminal: bool, quiet: bool) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
+    with bar(console, 1, quiet=quiet) as shown:
+        shown.begin("first")
+        shown.end("first", "1 verified")
+    assert not "".join(lines(console)).strip()

@@ -1,4 +1,8 @@
-"""Every file of zoo/ at a batch of 1: eager's results, from kernels where that is proved."""
+"""Some files of zoo/ at a batch of 1: eager's results, from kernels where that is proved.
+
+The smallest batch of all of them stands in tests/compiler/test_zoo.py; `make zoo` judges all, also
+with one row.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,13 @@ from types import ModuleType
 import pytest
 import torch
 
+from tests.compiler import test_zoo as zoo
 from tests.support.agreement import called, copied, disagreements
 from tests.support.compiled import Case, build, prepare, ready
-from tests.support.folders import ZOO
 from tests.support.graphs import with_batch
 
-# Cannot be captured as a whole: tests/frontend/test_submodules.py has these.
-IN_PARTS = ("network_experts_routed", "network_detection_suppressed")
-PATHS = sorted(p for p in ZOO.glob("*.py") if p.stem not in IN_PARTS)
-GROUPS = 12  # files whose kernels are compiled together
-# In train mode eager itself refuses a batch of 1; and it lays a result otherwise there.
-TWO_OR_MORE = (
-    "linear_batchnorm_swish",
-    "network_batchnorm_stack",
-    "norm_batch_rows_train",
-    "matmul_einsum",
-)
+EACH, GROUPS = 6, 3  # every sixth file; groups whose kernels are compiled together
+PATHS = sorted({*zoo.PATHS[::EACH], *(p for p in zoo.PATHS if p.stem in zoo.TWO_OR_MORE)})
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -48,7 +43,7 @@ def wrong(case: Case, module: ModuleType) -> list[str]:
     if not graph.free:
         return []
     (free,) = graph.free
-    if (free.least == 2) != (case.name in TWO_OR_MORE):
+    if (free.least == 2) != (case.name in zoo.TWO_OR_MORE):
         return [f"the smallest batch size is {free.least}"]
     torch.manual_seed(0)
     ours = module.ModelNew(*case.problem.make_init_inputs())

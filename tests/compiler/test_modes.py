@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 import fusewright
+from fusewright.common.atomic_write import STANDARD_OUTPUT
 from fusewright.compiler.modes import in_other_mode
 from fusewright.compiler.pipeline import emit_only
-from fusewright.compiler.verdict import STANDARD_OUTPUT, is_judged_later, with_other_mode
+from fusewright.compiler.verdict import is_judged_later, with_other_mode
 from fusewright.emit.model_guard import MOST_IN_FORWARD
 from fusewright.judge.findings import Verdict
 from fusewright.judge.judging import judge

@@ -28,6 +28,13 @@ PLANNED = ("cpu", "sm_80", "sm_90a")
 IN_PARTS = ("network_experts_routed", "network_detection_suppressed")
 PATHS = sorted(p for p in ZOO.glob("*.py") if p.stem not in IN_PARTS)
 NAMES = [path.stem for path in PATHS]
+# In train mode eager itself refuses a batch of 1; and it lays a result otherwise there.
+TWO_OR_MORE = frozenset(
+    (
+        *("linear_batchnorm_swish", "network_batchnorm_stack", "norm_batch_rows_train"),
+        "matmul_einsum",
+    )
+)
 # The first test of a module waits for all models to be captured.
 pytestmark = pytest.mark.timeout(900)
 FUSED_SHARE = 0.5  # of all operators on the CPU; what is planned today is printed
@@ -82,6 +89,14 @@ def test_emitted(name: str, target: str, entries: dict[str, Entry]) -> None:
     names = [made.shared.function_of[kernel.name] for kernel in made.plan.kernels]
     assert all(f'["{name}"](' in text for name in names)
     assert made.plan.steps, "nothing is computed"
+
+
+@pytest.mark.slow
+def test_the_smallest_batch(entries: dict[str, Entry]) -> None:
+    graphs = {name: entry.plans["cpu"].captured.graph for name, entry in entries.items()}
+    least = {name: size.least for name, graph in graphs.items() for size in graph.free}
+    assert {name for name, size in least.items() if size != 1} == TWO_OR_MORE
+    assert len(least) > len(graphs) * 0.9
 
 
 @pytest.mark.slow

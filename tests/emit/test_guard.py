@@ -24,8 +24,8 @@ from torch.nn.utils import parametrizations, prune
 from torch.overrides import TorchFunctionMode
 from torch.torch_version import TorchVersion
 
+from fusewright.common.atomic_write import STANDARD_OUTPUT
 from fusewright.compiler.pipeline import emit_only
-from fusewright.compiler.verdict import STANDARD_OUTPUT
 from fusewright.emit.model_guard import MOST_IN_FORWARD
 from fusewright.errors import CaptureFailed
 from tests.support.emitting import FEW_AND_MANY, Emitted, built_few_and_many, emit_text

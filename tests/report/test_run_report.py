@@ -1,4 +1,4 @@
-"""The JSON report and the lines on the terminal."""
+"""The JSON report and what `-v` shows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from rich.console import Console
 from fusewright.errors import ToolMissing
 from fusewright.judge.findings import Finding, Row, Verdict
 from fusewright.judge.timing.statistics import Ratio, Side
+from fusewright.report.full_view import show_outcome, show_timing, show_verdict
 from fusewright.report.run_report import (
     OptimizeResult,
     Report,
     StepReport,
     error_report,
     outcome_report,
-    show_outcome,
-    show_timing,
-    show_verdict,
     timing_report,
     to_json,
     verdict_report,

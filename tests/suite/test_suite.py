@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ from fusewright.cli import main
 from fusewright.common.devices import gpus
 from fusewright.common.timing_lock import TimingLock
 from fusewright.judge import judge
+from fusewright.report.speed import SpeedRatio
 from fusewright.suite import process_runner
 from fusewright.suite.results_db import ResultsDb
-from fusewright.suite.row import SpeedRatio, SuiteRow, totals
+from fusewright.suite.row import SuiteRow, kept_row, totals
+from fusewright.suite.run_all import SuiteOptions
 from fusewright.suite.table import page_text
 from tests.support.folders import PROBLEMS, ROOT
 from tests.support.suite_stand_in import stand_in as stand_in_for_optimize
@@ -115,6 +118,32 @@ def test_every_end_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     said = capsys.readouterr().out
     assert "10 problems: 1 verified, 1 refuted, 8 not verified" in said
     assert all(re.search(rf"^{name} ", said, re.MULTILINE) for name in ENDS), "a row that wraps"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stand_in")
+def test_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table that fits, one line, or the report alone; with -v, all columns."""
+    place = folder(tmp_path, good="good", refuted="refuted")
+    run(place)
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["problem", "verdict", "ours", "ratio"]
+    assert all(len(row) <= 80 for row in [head, *rows[:2]]), "the table"
+    assert "against eager: geometric mean 2.000x" in "\n".join(rows)
+    run(place, "--resume", "-q")
+    assert capsys.readouterr().out == "2 problems: 1 verified, 1 refuted, 0 not verified\n"
+    run(place, "--resume", "-v")
+    assert "roofline" in capsys.readouterr().out.splitlines()[0]
+    run(place, "--resume", "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((tmp_path / "report.json").read_bytes())
+    assert report["totals"]["verified"] == 1
+
+
+def test_the_seed_is_that_of_every_run(tmp_path: Path) -> None:
+    words = SuiteOptions(seed=5).words(tmp_path / "p.py", tmp_path / "p", "p.json")
+    assert words[words.index("--seed") + 1] == "5"
+    assert "--verbose" in words, "its log has all"
 
 
 @pytest.mark.slow
@@ -469,7 +498,7 @@ def test_the_store_says_when_the_disk_is_full(tmp_path: Path) -> None:
     result = SuiteRow("x" * 100_000, "verified", "fine", times={"eager": 1.0})
     with ResultsDb(tmp_path / "results.sqlite") as store:
         store._connection.execute("PRAGMA max_page_count = 4")
-        assert "full" in store.put("key", result)
+        assert "full" in store.put("key", asdict(result))
         assert store.get("key") is None
 
 
@@ -481,8 +510,8 @@ def test_the_store_keeps_every_field(tmp_path: Path) -> None:
     )
     for _ in range(2):
         with ResultsDb(tmp_path / "results.sqlite") as store:
-            assert store.put("key", result) == ""
-            assert store.get("key") == result
+            assert store.put("key", asdict(result)) == ""
+            assert kept_row(store.get("key") or {}) == result
             assert store.get("other") is None
 
 

@@ -260,6 +260,19 @@ def test_the_time_is_kept(level: str, build_s: float, call_s: float) -> None:
 
 
 @pytest.mark.compiler
+@pytest.mark.parametrize("seconds", [1.0, 4.0, 9.0])
+def test_less_time_than_the_level_has_is_kept(seconds: float) -> None:
+    many = [replace(ROW, threads=2**k) for k in range(12) if k != 8]
+    fake = Fake(Clock(), lambda *_: 0.01, {"a": ROW}, build_s=0.5)
+    begin, given = fake.clock.now, SearchSpace({"a": ROW}, {"a": many}, ())
+    found = tune(fake, given, "full", nullcontext, fake.clock, seconds=seconds)
+    assert fake.clock.now - begin <= 1.1 * seconds
+    assert found.facts["seconds"] == seconds
+    more = tune(fake, given, "quick", nullcontext, fake.clock, seconds=1000.0)
+    assert "seconds" not in more.facts, "the level has less"
+
+
+@pytest.mark.compiler
 def test_what_the_compiler_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = bench(by_threads(t512=0.5, t128=0.9))
     build = fake.build
@@ -346,6 +359,9 @@ def test_what_was_not_tried_is_not_remembered(tmp_path: Path) -> None:
     memory = TuneCache(tmp_path / "tuned.sqlite")
     cached_or(memory, "quick", ["a"], lambda: replace(FOUND, facts={"tried": 0}))
     assert memory.get(cache_key(["quick", "a"])) is None
+    hurried = replace(FOUND, facts={"tried": 3, "seconds": 2.0})
+    assert cached_or(memory, "quick", ["a"], lambda: hurried) == hurried
+    assert memory.get(cache_key(["quick", "a"])) is None, "with more time it may be another"
 
 
 @pytest.mark.slow

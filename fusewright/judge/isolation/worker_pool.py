@@ -143,6 +143,14 @@ class Site:
             self.nurseries[kind] = Nursery(full, folder.with_suffix(".log"), SHARED.get(kind))
         return self.nurseries[kind]
 
+    def apart(self, number: int) -> Site:
+        """The same for one candidate of several: a user id and a folder for what it builds that no
+        other has. number: from 1 on."""
+        plan, build = self.plan, self.build.with_name(f"{self.build.name}-{number}")
+        uid = None if plan.uid is None else plan.uid + number
+        _make_private(build, uid)
+        return replace(self, build=build, plan=replace(plan, uid=uid, writable=(str(build),)))
+
     def close(self) -> None:
         for worker in self._trusted:
             worker.stop("the judging is over")

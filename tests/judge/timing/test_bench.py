@@ -13,8 +13,16 @@ from fusewright.judge.isolation.protocol import Record
 from fusewright.judge.judging import judge
 from fusewright.judge.request import Limits
 from fusewright.judge.session import Session
-from fusewright.judge.timing import bench
-from fusewright.judge.timing.bench import Side
+from fusewright.judge.timing.sides import (
+    CANDIDATE,
+    EAGER,
+    FEWEST_ROUNDS,
+    LostSide,
+    Round,
+    Rounds,
+    Side,
+    timed,
+)
 from fusewright.judge.workers import Short
 from tests.support.folders import PROBLEMS
 
@@ -26,9 +34,9 @@ CASES = [f"case {n}" for n in range(9)]
 def test_what_is_not_counted_comes_anywhere(warm: int, calls: int, moves: bool) -> None:
     places, changes, seen = set(), set(), set()
     for _ in range(200):
-        drawn = bench.Rounds(CASES, moves=moves)
+        drawn = Rounds(CASES, moves=moves)
         rounds = [drawn.draw(number, warm, calls) for number in range(30)]
-        assert rounds[0].messages() == bench.Round(0, warm, calls).messages()
+        assert rounds[0].messages() == Round(0, warm, calls).messages()
         for what in rounds:
             counted = [call for _, call, _ in what.messages() if call >= 0]
             assert counted == list(range(calls)), "what counts is never more, and in order"
@@ -44,7 +52,7 @@ def test_what_is_not_counted_comes_anywhere(warm: int, calls: int, moves: bool) 
         assert sorted(asked) == CASES, "each case once"
         seen.add(tuple(asked))
     assert places == set(range(warm + calls + 1))
-    assert changes == (set(range(1, bench.FEWEST_ROUNDS)) if moves else set())
+    assert changes == (set(range(1, FEWEST_ROUNDS)) if moves else set())
     assert len(seen) > 100
 
 
@@ -62,7 +70,7 @@ def test_a_right_candidate_is_timed_in_turns_with_eager(tmp_path: Path) -> None:
     ratio = verdict.timing["ratios"]["eager"]  # type: ignore[index]
     assert ratio["low"] <= ratio["median"] <= ratio["high"]
     assert ratio["claim"] in ("faster", "slower", "no difference shown")
-    assert ratio["pairs"] >= bench.FEWEST_ROUNDS
+    assert ratio["pairs"] >= FEWEST_ROUNDS
     passed = {row.check for row in verdict.checks if row.outcome == "pass"}
     assert {"timing-clocks", "timing-outputs", "timing-floor"} <= passed
 
@@ -70,11 +78,11 @@ def test_a_right_candidate_is_timed_in_turns_with_eager(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "loss"),
     [
-        (bench.CANDIDATE, "refusal: torch.OutOfMemoryError: CUDA out of memory", Short),
-        (bench.CANDIDATE, "refusal: MemoryError: no", Short),
-        (bench.CANDIDATE, "refusal: ValueError: no", bench._Lost),
-        (bench.EAGER, "refusal: torch.OutOfMemoryError: CUDA out of memory", NotVerifiable),
-        (bench.EAGER, "refusal: ValueError: no", NotVerifiable),
+        (CANDIDATE, "refusal: torch.OutOfMemoryError: CUDA out of memory", Short),
+        (CANDIDATE, "refusal: MemoryError: no", Short),
+        (CANDIDATE, "refusal: ValueError: no", LostSide),
+        (EAGER, "refusal: torch.OutOfMemoryError: CUDA out of memory", NotVerifiable),
+        (EAGER, "refusal: ValueError: no", NotVerifiable),
     ],
 )
 def test_only_the_candidates_own_faults_refute_it(
@@ -85,5 +93,5 @@ def test_only_the_candidates_own_faults_refute_it(
         post=lambda *_: None, collect=lambda *_: record, request=SimpleNamespace(limits=Limits())
     )
     with pytest.raises(loss) as told:
-        bench._timed(cast("Session", fake), Side(name, cast("Any", None), 0), {"do": "call"})
+        timed(cast("Session", fake), Side(name, cast("Any", None), 0), {"do": "call"})
     assert type(told.value) is loss

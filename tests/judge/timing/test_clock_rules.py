@@ -12,7 +12,8 @@ import pytest
 from fusewright.judge.findings import Ledger
 from fusewright.judge.session import Session
 from fusewright.judge.timing import bench, clock_rules
-from fusewright.judge.timing.bench import Side, Unclear
+from fusewright.judge.timing.bench import Unclear
+from fusewright.judge.timing.sides import AGAIN, CANDIDATE, EAGER, Side
 
 ROUNDS, CALLS = 30, 5
 TRANSPORT_S = 1e-3
@@ -58,8 +59,8 @@ def timed(
     draw, before = random.Random(seed), None
     for _ in range(2):
         shape: dict[str, Any] = {"delay": delay, "rounds": rounds, "calls": calls}
-        twins = [side(n, 8e-4, draw, **shape, **eager) for n in (bench.EAGER, bench.AGAIN)]
-        mine = side(bench.CANDIDATE, claimed, draw, **shape, **own)
+        twins = [side(n, 8e-4, draw, **shape, **eager) for n in (EAGER, AGAIN)]
+        mine = side(CANDIDATE, claimed, draw, **shape, **own)
         told = outcome(mine, twins[0], twins[1], device, before)
         if told != "unclear":
             return told
@@ -72,16 +73,16 @@ NEIGHBOURS: Mapping[str, Delay] = {
     "every core is always busy": lambda d, *_: d.expovariate(1 / 4e-3),
     "waits of a time slice, or none": lambda d, *_: d.choice([0.0, 4e-3]),
     "one worker is frozen for 10 ms": lambda _, name, number: (
-        10e-3 if name == bench.CANDIDATE and number % 7 == 0 else 0.0
+        10e-3 if name == CANDIDATE and number % 7 == 0 else 0.0
     ),
     "one worker is held up in most of its rounds": lambda d, name, _: (
-        d.uniform(0.0, 2e-3) if name == bench.CANDIDATE and d.random() < 0.8 else 0.0
+        d.uniform(0.0, 2e-3) if name == CANDIDATE and d.random() < 0.8 else 0.0
     ),
     "half of the time everything is slow": lambda _, name, number: (number < 15) * 5e-3,
     "one of the two eager processes is slower": lambda d, name, _: {
-        bench.EAGER: 0.0,
-        bench.AGAIN: 1e-3,
-        bench.CANDIDATE: 0.9e-3,
+        EAGER: 0.0,
+        AGAIN: 1e-3,
+        CANDIDATE: 0.9e-3,
     }[name],
 }
 
@@ -114,8 +115,8 @@ def test_honest_clocks_pass_whatever_the_speed(claimed: float, device: str) -> N
 
 def test_what_was_not_there_before_does_not_refute() -> None:
     draw = random.Random(1)
-    sides = [side(bench.CANDIDATE, 4e-4, draw, hidden=1e-3)]
-    sides += [side(name, 8e-4, draw) for name in (bench.EAGER, bench.AGAIN)]
+    sides = [side(CANDIDATE, 4e-4, draw, hidden=1e-3)]
+    sides += [side(name, 8e-4, draw) for name in (EAGER, AGAIN)]
     assert outcome(*sides) == "unclear", "once is not twice"
     assert outcome(*sides, before=Unclear("", ("events too long",))) == "unclear"
     assert outcome(*sides, before=Unclear("", ("hidden",))) == "fail"
@@ -131,8 +132,8 @@ def test_clocks_of_the_processor_and_of_the_device() -> None:
 def test_processor_time_refutes_though_it_varies() -> None:
     """A neighbour adds none to it; what the fastest calls have too much is too much."""
     draw = random.Random(2)
-    sides = [side(bench.CANDIDATE, 6e-5, draw)]
-    sides += [side(name, 8e-4, draw) for name in (bench.EAGER, bench.AGAIN)]
+    sides = [side(CANDIDATE, 6e-5, draw)]
+    sides += [side(name, 8e-4, draw) for name in (EAGER, AGAIN)]
     sides[0].clocks.cpu = [[draw.choice([5e-3, 11e-3, 12e-3]) for _ in r] for r in sides[0].turns]
     assert outcome(*sides, before=Unclear("", ("processor",))) == "fail"
 
@@ -140,8 +141,8 @@ def test_processor_time_refutes_though_it_varies() -> None:
 def test_a_device_that_serves_others_refutes_nobody() -> None:
     """Its events wait for theirs; whose time that is, nobody can tell."""
     draw = random.Random(3)
-    sides = [side(bench.CANDIDATE, 4e-4, draw, hidden=1e-3)]
-    sides += [side(name, 8e-4, draw) for name in (bench.EAGER, bench.AGAIN)]
+    sides = [side(CANDIDATE, 4e-4, draw, hidden=1e-3)]
+    sides += [side(name, 8e-4, draw) for name in (EAGER, AGAIN)]
     for twin in sides[1:]:
         twin.clocks.device = [[t + draw.choice([0, 2e-3]) for t in r] for r in twin.clocks.device]
     assert outcome(*sides, device="cuda", before=Unclear("", ("hidden",))) == "unclear"

@@ -14,8 +14,9 @@ from torch.nn import functional
 from fusewright.judge.findings import Ledger
 from fusewright.judge.session import Session
 from fusewright.judge.timing import bench, roofline_floor
+from fusewright.judge.timing.sides import AGAIN, CANDIDATE, EAGER, Side
 
-NAMES = (bench.CANDIDATE, bench.EAGER, bench.AGAIN)
+NAMES = (CANDIDATE, EAGER, AGAIN)
 X, W, IMAGE, FILTERS = (
     torch.rand(shape) for shape in ((8, 64), (32, 64), (2, 3, 10, 10), (5, 3, 3, 3))
 )
@@ -117,9 +118,11 @@ def test_a_floor_that_a_call_went_below_is_looked_at_again(monkeypatch: pytest.M
     """A copy beside a busy neighbour takes long; the least of several looks counts."""
     monkeypatch.setattr(bench, "LOOK_AGAIN_S", 0.0)
     looks = [LIMITS | {"copying_s": s} for s in (9e-4, 8e-4, 2e-5, 7e-4)]
-    sides = {name: bench.Side(name, cast("Any", None), 0) for name in NAMES}
+    sides = {name: Side(name, cast("Any", None), 0) for name in NAMES}
     for side in sides.values():
         side.clocks.claimed.append([1e-4])
     fake = cast("Session", SimpleNamespace(ask_reference=lambda **_: looks.pop(0)))
-    assert bench._floors(fake, sides)["copying_s"] == 2e-5
+    mine = sides.pop(CANDIDATE)
+    run = bench.Run(sides, {mine: ""}, 1, "", {})
+    assert bench.floors_of(fake, run)["copying_s"] == 2e-5
     assert len(looks) == 1, "and not once more than it takes"

@@ -1,0 +1,74 @@
+"""Problems and candidates -> the board: rows, the report, the page, the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from fusewright.arena.entries import Entry, find_entries
+from fusewright.arena.leaderboard import arena_page, arena_report
+from fusewright.arena.ranking import ArenaRow
+from fusewright.arena.run_arena import ArenaOptions, Watch, run_arena
+from fusewright.common.atomic_write import write_atomically
+from fusewright.common.progress import bar
+from fusewright.report.run_report import Report
+from fusewright.suite.process_runner import Program
+
+
+@dataclass(frozen=True)
+class Board:
+    """about: the options, and what the rows are of.  strangers: files that are left out, as their
+    path names no problem."""
+
+    rows: tuple[ArenaRow, ...]
+    about: Mapping[str, object]
+    strangers: tuple[Path, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 every candidate has a verdict, 3 one could be neither verified nor refuted."""
+        return 3 if any(row.verdict == "not-verified" for row in self.rows) else 0
+
+    @property
+    def report(self) -> Report:
+        return arena_report(self.rows, self.about)
+
+
+def arena(
+    folders: tuple[Path, Path],
+    options: ArenaOptions,
+    output: Path,
+    program: Program,
+    *,
+    jobs: int,
+    page: Path | None,
+    quiet: bool = False,
+) -> Board:
+    """Judge and time what is new.
+
+    folders: of problems, of candidates.  program: runs a command.  page: an HTML file to write.
+    quiet: no progress.  Raises BadUsage as `find_entries` does, and for an `output` that cannot be
+    written.
+    """
+    found = find_entries(*folders, output, asdict(options))
+    done: list[ArenaRow] = []
+    with bar(Console(stderr=True), len(found.entries), quiet=quiet) as shown:
+
+        def begun(entry: Entry) -> None:
+            shown.begin(entry.name)
+
+        def told(row: ArenaRow) -> None:
+            done.append(row)
+            words = [row.verdict for row in done]
+            counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+            shown.end(f"{row.problem}/{row.entrant}", ", ".join(counts))
+
+        watch = Watch(begun, told)
+        rows = run_arena(found.entries, options, output, program, jobs=jobs, watch=watch)
+    about = {"problems": str(folders[0]), "candidates": str(folders[1])} | asdict(options)
+    if page is not None:
+        write_atomically(page, arena_page(rows, about), force=True)
+    return Board(rows, about, found.strangers)

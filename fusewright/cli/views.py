@@ -1,0 +1,100 @@
+"""What a command found -> its report, its exit code, how it is shown: a line, a screen, all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import typer
+from rich.console import Console
+
+from fusewright.arena.command import Board
+from fusewright.arena.leaderboard import arena_line, show_arena
+from fusewright.cli.reporting import Done, View, print_lines
+from fusewright.judge.findings import Verdict
+from fusewright.report.full_view import show_contest, show_outcome, show_timing, show_verdict
+from fusewright.report.one_line import contest_line, outcome_line, timing_line, verdict_line
+from fusewright.report.one_screen import outcome_screen, timing_screen, verdict_screen
+from fusewright.report.run_report import (
+    OptimizeResult,
+    outcome_report,
+    timing_report,
+    verdict_report,
+)
+from fusewright.suite.command import SuiteResult
+from fusewright.suite.table import show_suite, total_lines
+
+T = TypeVar("T")
+
+
+def outcome_done(outcome: OptimizeResult, view: View, text: str | None = None) -> Done:
+    """Of `optimize`. text: of the file, where that alone goes to standard output."""
+    if text is not None:
+        show = partial(_print_text, text)
+    elif view == "full":
+        show = partial(_shown, show_outcome, outcome)
+    else:
+        lines = [outcome_line(outcome)] if view == "line" else outcome_screen(outcome)
+        show = partial(print_lines, lines)
+    return Done(outcome_report(outcome), outcome.exit_code, show)
+
+
+def verdict_done(verdict: Verdict, view: View, problem: str = "", candidate: str = "") -> Done:
+    """Of `judge`. problem, candidate: their files, as named; "" of a replay."""
+    if view == "full":
+        show = partial(_shown, show_verdict, verdict)
+    elif view == "line":
+        show = partial(print_lines, [verdict_line(verdict, candidate)])
+    else:
+        show = partial(print_lines, verdict_screen(verdict, problem, candidate))
+    return Done(verdict_report(verdict), verdict.exit_code, show)
+
+
+def timing_done(timing: object, view: View, candidate: str) -> Done:
+    """Of `bench`. candidate: its file, as named."""
+    if view == "full":
+        show = partial(_shown, show_timing, timing)
+    elif view == "line":
+        show = partial(print_lines, [timing_line(timing, candidate)])
+    else:
+        show = partial(print_lines, timing_screen(timing))
+    return Done(timing_report(timing), 0, show)
+
+
+def contest_done(contest: object, view: View) -> Done:
+    """Of `bench` with several candidates; a line is the fastest's."""
+    show = partial(_shown, show_contest, contest)
+    if view == "line":
+        show = partial(print_lines, [contest_line(contest)])
+    return Done(timing_report(contest), 0, show)
+
+
+def arena_done(board: Board, view: View) -> Done:
+    """Of `arena`."""
+    show = partial(_shown, show_arena, board.rows)
+    if view == "line":
+        show = partial(print_lines, [arena_line(board.rows)])
+    return Done(board.report, board.exit_code, show)
+
+
+def suite_done(result: SuiteResult, view: View) -> Done:
+    """Of `suite`."""
+    if view == "line":
+        show = partial(print_lines, total_lines(result.totals)[:1])
+    else:
+        show = partial(_show_suite, result, view)
+    return Done(result.report, result.totals.exit_code, show)
+
+
+def _shown(show: Callable[[Console, T], None], what: T, console: Console) -> None:
+    show(console, what)
+
+
+def _show_suite(result: SuiteResult, view: View, console: Console) -> None:
+    show_suite(console, result.rows, result.totals, short=view == "screen")
+
+
+def _print_text(text: str, _: Console) -> None:
+    """As it is: a console would wrap it."""
+    typer.echo(text, nl=False)

@@ -1,0 +1,1 @@
+"""The commands as tools of a Model Context Protocol server, within limits."""

@@ -1,0 +1,162 @@
+"""The arena as a command, with stand-ins for the judge and for the timing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusewright.arena import run_arena
+from fusewright.cli import main
+from tests.support import arena_stand_in
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "one_run", arena_stand_in.stand_in)
+
+
+def arena(root: Path, entries: Mapping[str, str], *more: str) -> tuple[int, dict[str, Any]]:
+    """The exit code and the report, of candidates by their paths."""
+    for name in {path.partition("/")[0] for path in entries}:
+        (root / "problems").mkdir(exist_ok=True)
+        (root / "problems" / f"{name}.py").write_text(f"# {name}\n")
+    for path, worth in entries.items():
+        file = root / "candidates" / f"{path}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"# {worth}\n")
+    words = ["arena", str(root / "problems"), str(root / "candidates"), *more]
+    words += ["--output", str(root / "out"), "--report", str(root / "r.json"), "--device", "cpu"]
+    with pytest.raises(SystemExit) as end:
+        main.app(words, prog_name="fusewright")
+    assert isinstance(end.value.code, int)
+    return end.value.code, json.loads((root / "r.json").read_text())
+
+
+def rows(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {f"{row['problem']}/{row['entrant']}": row for row in report["rows"]}
+
+
+def journal(root: Path) -> list[str]:
+    file = root / "journal"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+MIXED = {
+    "norm/ann": "right 2.0",
+    "norm/bob": "right 3.0",
+    "norm/cid": "wrong",
+    "norm/dot": "right 2.98",
+    "norm/eve": "breaks",
+    "softmax/ann": "right 1.05",
+    "softmax/bob": "wrong",
+}
+
+
+def test_the_right_ones_are_ranked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, report = arena(tmp_path, MIXED, "--html", str(tmp_path / "r.html"))
+    assert code == 0, "all have a verdict"
+    found = rows(report)
+    places = {name: row["place"] for name, row in found.items()}
+    assert places == {
+        "norm/bob": 1,
+        "norm/dot": 1,  # nobody can tell it from the first
+        "norm/ann": 3,
+        "norm/cid": 0,
+        "norm/eve": 0,
+        "softmax/ann": 1,
+        "softmax/bob": 0,
+    }
+    assert (found["norm/cid"]["verdict"], found["norm/eve"]["end"]) == ("refuted", "not timed")
+    standings = {one["name"]: one for one in report["standings"]}
+    assert [*standings] == ["ann", "bob", "dot", "eve", "cid"], "right most often, first places"
+    assert (standings["ann"]["right"], standings["ann"]["faster"]) == (2, 1)
+    assert standings["ann"]["mean"] == pytest.approx((2.0 * 1.05) ** 0.5)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert re.search(r"^1 +bob +verified", said, re.MULTILINE)
+    assert "norm, eve: verified (not timed): it broke" in said
+    long = {f"norm/{'a_long_name_of_somebody_' * 3}": "right 2.5"}
+    arena(tmp_path, long)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert re.search(
+        r"^3 +a_long\w+… +verified +400 us +2\.50x \[2\.25, 2\.75\] ", said, re.MULTILINE
+    )
+    page = (tmp_path / "r.html").read_text()
+    assert page.index("<h2>norm</h2>") < page.index("<h2>softmax</h2>")
+    assert '<td class="name refuted">refuted</td>' in page
+
+
+def test_nothing_is_judged_or_timed_twice(tmp_path: Path) -> None:
+    _, first = arena(tmp_path, MIXED)
+    asked = journal(tmp_path)
+    assert sorted(asked) == [
+        "bench norm/ann.py norm/bob.py norm/dot.py norm/eve.py",
+        "bench softmax/ann.py",
+        *(f"judge {name}.py" for name in MIXED),
+    ]
+    _, again = arena(tmp_path, MIXED)
+    assert rows(again) == rows(first)
+    assert journal(tmp_path) == asked
+    arena(tmp_path, {"softmax/bob": "right 4.0"})
+    assert journal(tmp_path)[len(asked) :] == [
+        "judge softmax/bob.py",
+        "bench softmax/ann.py softmax/bob.py",
+    ]
+
+
+def test_what_got_no_verdict_is_asked_again(tmp_path: Path) -> None:
+    entries = {"norm/ann": "crashes", "norm/bob": "unclear", "norm/cid": "right 1.5"}
+    for _ in range(2):
+        code, report = arena(tmp_path, entries, "--jobs", "2")
+        assert code == 3
+        found = rows(report)
+        assert (found["norm/ann"]["verdict"], found["norm/ann"]["end"]) == (
+            "not-verified",
+            "crashed",
+        )
+        assert "SIGABRT" in found["norm/ann"]["reason"]
+        assert found["norm/bob"]["verdict"] == "not-verified"
+    asked = journal(tmp_path)
+    assert asked.count("judge norm/ann.py") == asked.count("judge norm/bob.py") == 2
+    assert asked.count("judge norm/cid.py") == asked.count("bench norm/cid.py") == 1
+
+
+def test_verdicts_only(tmp_path: Path) -> None:
+    code, report = arena(tmp_path, MIXED, "--no-timing")
+    assert code == 0
+    assert not any(row["place"] for row in report["rows"])
+    assert not any(line.startswith("bench") for line in journal(tmp_path))
+
+
+def test_the_fastest_of_many_meet_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_arena, "MOST", 2)
+    speeds = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 3.0, "e": 3.9}
+    entries = {f"norm/{name}": f"right {speed}" for name, speed in speeds.items()}
+    _, report = arena(tmp_path, entries)
+    benches = [line for line in journal(tmp_path) if line.startswith("bench")]
+    assert [len(line.split()) - 1 for line in benches] == [2, 2, 1, 2]
+    assert set(benches[-1].split()[1:]) == {"norm/c.py", "norm/e.py"}
+    places = {name: row["place"] for name, row in rows(report).items()}
+    assert places == {"norm/c": 1, "norm/e": 1, "norm/d": 3, "norm/b": 4, "norm/a": 5}
+
+
+def test_a_kept_result_has_the_names_of_now(tmp_path: Path) -> None:
+    """Two entrants with the same text have one verdict; each row says who it is of."""
+    _, report = arena(tmp_path, {"norm/ann": "right 2.0", "norm/bob": "right 2.0"})
+    assert {row["entrant"] for row in report["rows"]} == {"ann", "bob"}
+    (tmp_path / "candidates" / "norm" / "ann.py").rename(
+        tmp_path / "candidates" / "norm" / "cid.py"
+    )
+    _, report = arena(tmp_path, {"norm/bob": "right 2.0"})
+    assert {row["entrant"] for row in report["rows"]} == {"bob", "cid"}
+    assert all(row["place"] == 1 for row in report["rows"])
