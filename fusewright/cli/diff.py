@@ -23,6 +23,7 @@ def diff(
     source: Annotated[
         bool, typer.Option("--source", "-v", help="With the lines of kernels that differ.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only whether they differ.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="The same as JSON, to standard output.")
     ] = False,
@@ -36,7 +37,8 @@ def diff(
     if as_json:
         typer.echo(to_json(diff_report(found)), nl=False)
     else:
-        typer.echo("\n".join(diff_lines(found, source=source)))
+        lines = [*diff_lines(found, source=source)]
+        typer.echo(lines[-1] if quiet else "\n".join(lines))
     return 0 if found.is_same else 1
 
 

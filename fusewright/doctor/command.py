@@ -30,6 +30,11 @@ def doctor_report(found: Diagnosis) -> dict[str, object]:
     return asdict(found)
 
 
+def works_line(found: Diagnosis) -> str:
+    """What works here, on one line."""
+    return f"works here: {'; '.join(found.works) or 'nothing'}"
+
+
 def show_diagnosis(console: Console, found: Diagnosis) -> None:
     """A row for each observation, with what it allows; then what works here, and what to do."""
     table = Table.grid(padding=(0, 2, 0, 0))

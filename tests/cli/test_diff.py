@@ -167,6 +167,12 @@ def test_a_report_and_its_file(
     assert back.counts("kernels") == told.counts("kernels")
 
 
+def test_one_line(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("diff", "-q", written / "linear.py", written / "linear.py") == 0
+    assert run("diff", "-q", written / "linear.py", written / "softmax.py") == 1
+    assert capsys.readouterr().out.endswith("the same\nthey differ\n")
+
+
 def test_equal_blocks_are_told_once(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = Told(written, capsys, "encoder.py", "encoder.json")
     assert told.code == 0

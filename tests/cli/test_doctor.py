@@ -20,6 +20,7 @@ from fusewright.common import devices
 from fusewright.common.devices import DriverState
 from fusewright.doctor import examination, questions, torch_facts, trial_kernels
 from fusewright.doctor.asking import Unanswered, run, within
+from fusewright.doctor.command import works_line
 from fusewright.doctor.examination import examine
 from fusewright.doctor.observation import (
     CPU,
@@ -497,6 +498,16 @@ def test_lines(made_up: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
     assert "works here: compiling for other GPUs; judging in a sandbox; timing" in said
     assert "does not:   kernels for cpu (C++ compiler); kernels for sm_90a" in said
     assert "to do:      C++ compiler: sudo apt install g++\n" in said
+
+
+def test_one_line(made_up: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("-q") == 3
+    said, progress = capsys.readouterr()
+    assert said == "works here: compiling for other GPUs; judging in a sandbox; timing; "\
+        "judge --sanitize\n"  # fmt: skip
+    assert progress == ""
+    nothing = diagnosis([Observation("PyTorch", "no", "it is not installed", EVERYTHING)])
+    assert works_line(nothing) == "works here: nothing"
 
 
 def test_json(made_up: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
