@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fusewright.cli.options import check_file, read_text
+from fusewright.cli.options import AsJson, check_file, read_text
 from fusewright.errors import BadUsage
 from fusewright.report.decision_diff import decision_diff
 from fusewright.report.decision_diff_text import diff_lines, diff_report
@@ -24,9 +24,7 @@ def diff(
         bool, typer.Option("--source", "-v", help="With the lines of kernels that differ.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only whether they differ.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The same as JSON, to standard output.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Say kernel by kernel what two emitted files, or two reports, have in common, and what not.
 

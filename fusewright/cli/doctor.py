@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fusewright.cli.options import AsJson
 from fusewright.common.progress import progress
 
 
@@ -14,9 +15,7 @@ def doctor(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="One line: what works here. No progress.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The same as JSON, to standard output.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Say what this machine has, what that allows, and what to install."""
     from fusewright.doctor.command import doctor_report, exit_code, show_diagnosis, works_line
