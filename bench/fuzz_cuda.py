@@ -178,7 +178,7 @@ def written(task: Task) -> Group:
 
 def _library(task: Task, kernels: dict[int, str], name: str = "kernels") -> str:
     """Compile as emitted files are, but for the architecture; what nvcc says where it refuses."""
-    from fusewright.emit.runtime import CUDA_FLAGS
+    from fusewright.targets.compile_flags import CUDA_FLAGS
 
     source = task.folder / f"{name}.cu"
     source.write_text("\n".join(kernels.values()), encoding="utf-8")

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import cpp_extension
 
-from fusewright.emit.runtime import CPP_FLAGS
+from fusewright.targets.compile_flags import CPP_FLAGS
 
 PACKAGE = Path(__file__).parent.parent / "fusewright"
 CFLAGS = ["-march=native", *CPP_FLAGS]

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from fusewright.emit.runtime import CPP_FLAGS, cuda_flags
+from fusewright.targets.compile_flags import CPP_FLAGS, cuda_flags
 from fusewright.targets.target import TARGETS
 
 # The device library, and what is generated; before there were two, the one had both.

@@ -20,7 +20,8 @@ from torch import nn
 from fusewright.api.about import Notes, Told
 from fusewright.api.fused_class import ATTRIBUTE, Text, as_written, classes_of
 from fusewright.api.names import Names, names_of
-from fusewright.build.fused_module import require_tools, twin_of
+from fusewright.build.compilers import require_tools
+from fusewright.build.fused_module import twin_of
 from fusewright.common.call_arguments import Inputs, as_called, call, signature_of
 from fusewright.common.containers import Unknown, flatten
 from fusewright.compiler.compilation import make

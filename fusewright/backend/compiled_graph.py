@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import (
 )
 
 from fusewright.backend.sized_graph import without_sizes
-from fusewright.build.fused_module import require_tools
+from fusewright.build.compilers import require_tools
 from fusewright.compiler.compilation import Compilation, design, make
 from fusewright.compiler.options import Options
 from fusewright.compiler.pipeline import fused_as

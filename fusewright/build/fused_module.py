@@ -1,9 +1,9 @@
 """Emitted text -> running code, or the compiler's complaint as one paragraph.
 
-An emitted file compiles itself when it first runs. Here is what happens without that: the search
-for the tools that a target needs, a cross-compilation of CUDA text for a GPU that is not here, and
-the module of a fused class that shares its tensors with the module it was made from. And, for the
-tuner, many texts compiled at once in processes of their own, which can be stopped.
+An emitted file compiles itself when it first runs. Here is what happens without that: a
+cross-compilation of CUDA text for a GPU that is not here, and the module of a fused class that
+shares its tensors with the module it was made from. And, for the tuner, many texts compiled at once
+in processes of their own, which can be stopped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import inspect
 import itertools
 import linecache
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,9 +27,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from fusewright.emit.runtime import LIBRARY_FUNCTION, cuda_flags
+from fusewright.build.compilers import nvcc
+from fusewright.emit.runtime import LIBRARY_FUNCTION
 from fusewright.emit.scope import EmitScope
-from fusewright.errors import BuildFailed, CaptureFailed, ToolMissing
+from fusewright.errors import BuildFailed, CaptureFailed
+from fusewright.targets.compile_flags import cuda_flags
 from fusewright.targets.target import Target
 
 COMPILE_SECONDS = 300
@@ -40,33 +41,13 @@ COMPLAINT = 300  # characters of a compiler's last words
 _numbers = itertools.count()
 
 
-def require_tools(target: Target) -> None:
-    """Raise ToolMissing unless the C++ compiler and ninja (and nvcc for CUDA) are here."""
-    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    compiler = os.environ.get("CXX", "c++").split()[0]
-    if shutil.which(compiler) is None:
-        raise ToolMissing(
-            f"No C++ compiler: {compiler} is not on the PATH, and PyTorch's load_inline needs one. "
-            "Install g++ (Debian, Ubuntu: apt install g++), or set CXX to the compiler to use."
-        )
-    if shutil.which("ninja", path=folders) is None:
-        raise ToolMissing(
-            "ninja is not on the PATH, and PyTorch's load_inline needs it: pip install ninja."
-        )
-    if target.language == "cuda" and shutil.which("nvcc") is None:
-        raise ToolMissing(
-            f"nvcc is not on the PATH, and kernels for {target.name} are compiled by it. Install "
-            "the CUDA toolkit 12.1 or newer and put its bin folder on the PATH."
-        )
-
-
 def cross_compile(source: str, target: Target) -> str:
     """Compile CUDA text for a GPU that is not here; return in a sentence what could be done.
 
     Raises BuildFailed when nvcc refuses the text.
     """
     unseen = f"there is no {target.name} GPU here to verify it on"
-    if shutil.which("nvcc") is None:
+    if nvcc() is None:
         return f"generated for {target.name} but not compiled, since nvcc is not here, and {unseen}"
     with tempfile.TemporaryDirectory(prefix="fusewright-") as folder:
         text = Path(folder) / "kernels.cu"
@@ -83,13 +64,6 @@ def cross_compile(source: str, target: Target) -> str:
         first = " ".join(done.stderr.strip().splitlines()[:6])
         raise BuildFailed(f"nvcc refused the generated kernels for {target.name}: {first}")
     return f"compiled for {target.name}, but {unseen}"
-
-
-def cache_folder() -> Path:
-    """Where an emitted file keeps its compiled kernels."""
-    from torch.utils import cpp_extension
-
-    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
 
 
 def build_all(

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fusewright import __version__
+from fusewright.cli.diff import diff
+from fusewright.cli.doctor import doctor
 from fusewright.cli.endings import ends_well, say
 from fusewright.cli.optimizing import OptimizeRun, default_device
 from fusewright.cli.options import (
@@ -427,6 +429,10 @@ def mcp(
         ) from error
     make_server(Limits(seconds, memory * GB, disk * GB)).run("stdio")
     return 0
+
+
+app.command()(ends_well(diff))
+app.command()(ends_well(doctor))
 
 
 def one_run(words: list[str]) -> None:

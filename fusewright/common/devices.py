@@ -7,11 +7,13 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 FREE = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
 ASKED = ("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader")
+STATE = ("nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.max.sm", *FREE[2:])
 PATIENCE_S = 20.0  # a driver that nobody has used for a while takes some seconds to answer
 
 
@@ -43,3 +45,21 @@ def host_free() -> int:
     """Bytes of the host's memory that could be had now."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+
+
+@dataclass(frozen=True)
+class DriverState:
+    """A GPU as its driver sees it. clock, most: in MHz, of its processors, now and ever; as text,
+    which is in brackets where the driver does not tell."""
+
+    name: str
+    driver: str
+    clock: str
+    most: str
+
+
+def driver_states() -> tuple[DriverState, ...]:
+    """Of all GPUs that the driver lists; raises OSError or SubprocessError where none answers."""
+    told = subprocess.run(STATE, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    rows = [[cell.strip() for cell in line.split(",")] for line in told.stdout.splitlines()]
+    return tuple(DriverState(*row) for row in rows if len(row) == len(STATE[1].split(",")))

@@ -17,12 +17,11 @@ import torch
 from torch import nn
 
 from fusewright import __version__
+from fusewright.build.compilers import cache_folder, require_tools
 from fusewright.build.fused_module import (
     Compiling,
-    cache_folder,
     cross_compile,
     fused_module,
-    require_tools,
     scope_of,
 )
 from fusewright.codegen.cuda_source import cuda_source

@@ -7,6 +7,7 @@ so that neither a lock nor a half-written library can be in the way of another p
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from fusewright.emit.guard_condition import REASONS
 from fusewright.emit.guard_snapshot import LOOK_IN_PYTHON
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.targets.arch import Arch
+from fusewright.targets.compile_flags import CAPABILITY, CPP_FLAGS, PROCESSORS, cuda_flags
 from fusewright.targets.target import Target
 
 FLAGS_WIDTH = 76
@@ -245,8 +247,8 @@ class LanguageRuntime:
 
 
 _CPP = LanguageRuntime(
-    machine="""kinds = {"AVX512": "skylake-avx512", "AVX2": "haswell"}
-    found = (kinds[k] for k in kinds if f"CPU capability usage: {k}" in torch.__config__.show())
+    machine=f"""kinds = {json.dumps(PROCESSORS)}
+    found = (kinds[k] for k in kinds if f"{CAPABILITY}{{k}}" in torch.__config__.show())
     """,
     tools='for tool in ("ninja", os.environ.get("CXX", "c++").split()[0]):',
     packages="a C++ compiler (such as g++) and ninja (pip install ninja)",
@@ -273,20 +275,6 @@ _CUDA = LanguageRuntime(
     place="tensor.is_cuda and tensor.get_device() == device",
     empty=CUDA_MEMORY,
 )
-# Neither compiler contracts a * b + c by itself: what a model computes once would have another
-# value where a kernel computes it again. Device text says `fma` where it means one rounding.
-# Clamps stay choices: paths of their own for what is clamped would be blended again in vectors.
-CPP_FLAGS = (
-    *("-O3", "-std=c++17", "-fopenmp", "-fwrapv", "-fno-math-errno", "-fno-trapping-math"),
-    *("-ffp-contract=off", "-fno-thread-jumps", "-mtune=generic", "-Wno-psabi"),
-)
-
-CUDA_FLAGS = ("-O3", "-std=c++17", "-fmad=false")
-
-
-def cuda_flags(arch: Arch) -> tuple[str, ...]:
-    """nvcc's options for the kernels."""
-    return (*CUDA_FLAGS, arch.gencode)
 
 
 def cuda_runtime(

@@ -59,7 +59,12 @@ def _target_of(gpu: Gpu | None) -> Target | None:
 def _this_gpu() -> Gpu | None:
     if not torch.cuda.is_available():
         return None
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return gpu_numbered(torch.cuda.current_device())
+
+
+def gpu_numbered(number: int) -> Gpu:
+    """The GPU that PyTorch gives this number."""
+    found = torch.cuda.get_device_properties(number)
     # PyTorch's stubs lack the field, and its builds for other makers' GPUs may.
     room = getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block)
     return Gpu(found.name, (found.major, found.minor), int(room))

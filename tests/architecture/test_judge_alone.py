@@ -20,6 +20,7 @@ ASKS = {
     "compiler": "what was written is judged, by processes that start early",
     "suite": "rows hold findings; its judges start before the first problem",
     "arena": "its rows hold verdicts, and times of one run",
+    "doctor": "which sandbox there can be, is for the judge to say",
     "cli": "commands of the judge",
 }
 

@@ -20,7 +20,7 @@ from tests.support.source import PACKAGE, Source, made_up
 LAYERS = (
     "__init__", "errors", "common", "judge", "ir", "targets", "frontend", "rewrite", "fusion",
     "loopnest", "codegen", "kernels", "emit", "build", "report", "tune", "compiler", "api",
-    "backend", "suite", "arena", "mcp_server", "cli",
+    "backend", "suite", "arena", "mcp_server", "doctor", "cli",
     "__main__",
 )  # fmt: skip
 # Packages whose __init__ holds code; that of any other only says what the package is.

@@ -10,7 +10,7 @@ from tests.support.source import Source, made_up
 
 # Files that may read environment variables, with the reason. Options are passed down to all others.
 ENVIRONMENT = {
-    "build/fused_module": "it looks for compiler and ninja where load_inline will: PATH and CXX",
+    "build/compilers": "it looks where load_inline will: PATH, CXX, TORCH_EXTENSIONS_DIR",
     "common/devices": "CUDA_VISIBLE_DEVICES says which GPUs the caller means",
     "suite/process_runner": "it names a run's GPU before the run starts CUDA",
     "judge/isolation/fork_server": "it writes a worker's mark over its own, which /proc shows",

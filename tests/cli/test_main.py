@@ -298,6 +298,13 @@ USAGE = {
     "show absent.py": "no such file",
     "show old.py": "no file that fusewright has written",
     "show library.so": "not UTF-8",
+    "diff": "A",
+    "diff old.py": "B",
+    "diff old.py absent.py": "no such file",
+    "diff old.py library.so": "no file that fusewright has written",
+    "diff library.so old.py": "not UTF-8",
+    "diff old.json old.py": "neither a file that fusewright has written nor the report",
+    "doctor patient": "patient",
     "judge problem.py": "needs two files",
     "judge problem.py absent.py": "no such file",
     "judge absent.py candidate.py": "no such file",
@@ -441,7 +448,7 @@ def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "0 verified or done, 1 refuted, 2 bad usage or unusable problem file, 3" in text
-    for command in ("optimize", "explain", "show", "bench", "judge"):
+    for command in ("optimize", "explain", "show", "diff", "doctor", "bench", "judge"):
         assert command in text
 
 

@@ -15,8 +15,8 @@ import pytest
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler.compilation import make
-from fusewright.emit.runtime import cuda_flags
 from fusewright.ir.operators import OPS
+from fusewright.targets.compile_flags import cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.support.compiled import build, prepare, ready
 

@@ -15,7 +15,7 @@ from fusewright.codegen.dead_code import definitions, drop_unreached
 from fusewright.codegen.instantiation import only_instantiated
 from fusewright.codegen.library_units import fixed_units, unit_of
 from fusewright.codegen.template_program import Program
-from fusewright.emit.runtime import CPP_FLAGS, cuda_flags
+from fusewright.targets.compile_flags import CPP_FLAGS, cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.support.emitting import EXAMPLES, SMALL, emit_file
 from tests.support.folders import ROOT

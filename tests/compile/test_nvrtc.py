@@ -14,7 +14,7 @@ from fusewright.codegen.cuda_source import cuda_source, function
 from fusewright.codegen.cuda_source import cuda_text as cuda_file
 from fusewright.codegen.dead_code import for_nvcc
 from fusewright.codegen.instantiation import only_instantiated
-from fusewright.emit.runtime import cuda_flags
+from fusewright.targets.compile_flags import cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.support.cuda_compilers import nvrtc_folder, nvrtc_log, timed_compilation
 from tests.support.emitting import EXAMPLES, Emitted, compiled_text, emit_example, emit_text

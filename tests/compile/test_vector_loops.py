@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fusewright.codegen.device_library import select_sections
-from fusewright.emit.runtime import CPP_FLAGS
+from fusewright.targets.compile_flags import CPP_FLAGS
 
 # Function -> instructions for 16 floats, loads, stores and the loop's own three included.
 MOST = {

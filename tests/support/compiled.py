@@ -25,9 +25,9 @@ from fusewright.common.problem_file import Problem, load_problem
 from fusewright.compiler import pipeline
 from fusewright.compiler.compilation import NO_RULES, make
 from fusewright.compiler.pipeline import emitted_text
-from fusewright.emit.runtime import CPP_FLAGS
 from fusewright.frontend.asked_size import NOTHING_ASKED, Wanted, asked_sizes
 from fusewright.frontend.example_arguments import Example
+from fusewright.targets.compile_flags import CPP_FLAGS
 from fusewright.targets.target import TARGETS
 from tests.support.emitting import compiled_text
 

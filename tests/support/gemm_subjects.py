@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fusewright.codegen.device_library import select_sections
-from fusewright.emit.runtime import CUDA_FLAGS
 from fusewright.kernels.gemm.variants import GEMM_PACKED
+from fusewright.targets.compile_flags import CUDA_FLAGS
 
 # Name of an architecture -> its skeleton, and what nvcc is asked for. The sm_80 kernels run on a
 # newer GPU: their PTX is compiled for it ahead, because the driver would take minutes for all.

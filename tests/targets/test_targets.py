@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import sections, select_sections
 from fusewright.compiler.compilation import Compilation, make
-from fusewright.emit.runtime import cuda_flags
 from fusewright.errors import BadUsage, InternalError, ToolMissing
 from fusewright.kernels.tensor_core.support import MMA_SYNC_BYTES, supports, tile_fits
 from fusewright.targets.arch import ARCHES, MMA_SYNC_KERNELS, Arch
+from fusewright.targets.compile_flags import cuda_flags
 from fusewright.targets.detect import own_gpu, resolve_target
 from fusewright.targets.device_files import DEVICE_FILES
 from fusewright.targets.machines import MACHINES, Machine

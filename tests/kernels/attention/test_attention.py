@@ -17,13 +17,13 @@ from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.device_library import sections_for
 from fusewright.codegen.kernel_text import words
 from fusewright.compiler.compilation import Compilation, design, make
-from fusewright.emit.runtime import cuda_flags
 from fusewright.frontend.capture import capture, state_of
 from fusewright.ir.graph import Graph, Node, toposort
 from fusewright.ir.interpreter import interpret
 from fusewright.ir.specs import AttentionSpec, spec_of
 from fusewright.kernels.attention.launch import function
 from fusewright.kernels.attention.match import attention, scores
+from fusewright.targets.compile_flags import cuda_flags
 from fusewright.targets.target import TARGETS
 from fusewright.tune.search_space import choices
 from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log

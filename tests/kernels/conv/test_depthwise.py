@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.codegen.kernel_symbols import entry
 from fusewright.compiler.compilation import Compilation, make
-from fusewright.emit.runtime import cuda_flags
 from fusewright.fusion.planner import plan
 from fusewright.ir.graph import Graph, toposort
 from fusewright.ir.interpreter import interpret
@@ -28,6 +27,7 @@ from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.pointwise.strategy import SlidingWindowMap
 from fusewright.kernels.registry import ANCHORS
 from fusewright.rewrite.target_lowering import lower_for_target
+from fusewright.targets.compile_flags import cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.kernels.conv.test_conv import Tailed
 from tests.support.cuda_compilers import compile_text, nvrtc_folder, nvrtc_log

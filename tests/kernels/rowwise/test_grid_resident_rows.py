@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.compilation import make
-from fusewright.emit.runtime import cuda_flags
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import neighbours
 from fusewright.kernels.rowwise.strategy import (
@@ -26,6 +25,7 @@ from fusewright.kernels.rowwise.strategy import (
     RowPerTeam,
     SplitRow,
 )
+from fusewright.targets.compile_flags import cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.kernels.rowwise.test_cluster_rows import (
     Called,

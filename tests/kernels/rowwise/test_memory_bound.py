@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.compilation import Compilation, make
-from fusewright.emit.runtime import cuda_flags
 from fusewright.kernels.rowwise.strategy import RowPerTeam
+from fusewright.targets.compile_flags import cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.kernels.rowwise.test_cluster_rows import (
     Called,

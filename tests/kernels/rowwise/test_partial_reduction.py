@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.compilation import Compilation, make
-from fusewright.emit.runtime import cuda_flags
+from fusewright.targets.compile_flags import cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.support.cuda_compilers import compile_text
 from tests.support.emulator.warps import library_of

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 import fusewright
 from fusewright.codegen.cuda_source import cuda_source
 from fusewright.compiler.compilation import Compilation, make
-from fusewright.emit.runtime import cuda_flags
 from fusewright.kernels.interface import StrategyContext
 from fusewright.kernels.registry import neighbours
 from fusewright.kernels.rowwise.strategy import GridResidentRow, PipelinedRow, ResidentRow
+from fusewright.targets.compile_flags import cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.kernels.rowwise.test_cluster_rows import (
     Called,
