@@ -50,9 +50,9 @@ def find_entries(
     own = (candidates, output)
     known = {
         path.relative_to(problems).with_suffix("").parts: path
-        for path in files_below(problems, own, "a folder of problem files")
+        for path in files_below(problems, own, "problem")
     }
-    given = files_below(candidates, (output,), "a folder of candidates")
+    given = files_below(candidates, (output,), "candidate")
     about, found, strangers = state_of_all(options), dict[str, Entry](), list[Path]()
     for path in given:
         parts = path.relative_to(candidates).with_suffix("").parts

@@ -83,7 +83,7 @@ def find_problems(folder: Path, options: SuiteOptions, output: Path) -> tuple[Su
 
     Raises BadUsage where there is none.
     """
-    paths = files_below(folder, (output,), "a folder of problem files")
+    paths = files_below(folder, (output,), "problem")
     about = state_of_all(asdict(options))
     return tuple(_problem(folder, path, about) for path in paths)
 
@@ -147,17 +147,17 @@ def run_all(
 def files_below(folder: Path, others: Sequence[Path], what: str) -> list[Path]:
     """The .py files of a folder and of those below it, in order.
 
-    others: folders whose files are none of these.  what: the folder is, in words.  Raises BadUsage
+    others: folders whose files are none of these.  what: they are, in a word.  Raises BadUsage
     where there is none.
     """
     if not folder.is_dir():
-        raise BadUsage(f"{folder}: there is no such folder. Give {what}.")
+        raise BadUsage(f"{folder}: there is no such folder. Give one of {what} files.")
     paths = sorted(p for p in folder.rglob("*.py") if _wanted(p.relative_to(folder)))
     apart = [other.resolve() for other in others]
     paths = [p for p in paths if not any(p.resolve().is_relative_to(other) for other in apart)]
     if not paths:
         raise BadUsage(
-            f"{folder}: no file for {what}. Every .py file of a folder and the folders below is "
+            f"{folder}: no {what} file in it. Every .py file of a folder and the folders below is "
             "taken, except names that begin with a dot or an underscore."
         )
     return paths

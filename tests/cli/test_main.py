@@ -201,6 +201,7 @@ def test_judge_passes_everything_on(stages: Stages, files: Path) -> None:
     ((name, arguments, options),) = stages.calls
     assert code == 0
     assert callable(options.pop("progress"))
+    assert options.pop("turn") is nullcontext, "no suite has started it"
     assert (name, arguments) == ("judge", (Path("problem.py"), Path("candidate.py")))
     assert options == {
         "device": "cuda",
@@ -241,6 +242,7 @@ def test_bench_passes_everything_on(
     ((name, arguments, options),) = stages.calls
     assert code == 0
     assert callable(options.pop("progress"))
+    assert options.pop("turn") is nullcontext
     assert (name, arguments) == ("bench", (Path("problem.py"), Path("candidate.py")))
     baselines = ("max-autotune", "eager")
     assert options == {"device": "cpu", "against": baselines, "overrides": {}, "seed": ""}
