@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 from fusewright.common.containers import Container, Plain, Tree
 from fusewright.frontend.eager_strides import is_cheap, lay_calls, lies_both_ways, made_anew
 from fusewright.frontend.size_symbols import SizeSymbols, arguments_of, runtime_number
-from fusewright.ir.graph import BatchSize, Sizes, partly_at
+from fusewright.ir.graph import BatchSize, FreeSize, Sizes, partly_at
 
 NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool
 UNKNOWN = "a number that only the data know"
@@ -78,6 +78,8 @@ class Values:
         if runtime_number(value):
             return UNKNOWN
         found = value.node.expr.subs(self.of)
+        if isinstance(value, torch.SymFloat) and found.is_number:
+            return float(found)
         whole = isinstance(value, torch.SymInt) and found.is_Integer
         return int(found) if whole else str(found)
 
@@ -130,24 +132,41 @@ def same_calls(free: Valued, single: Valued) -> bool:
     )
 
 
-def lies_the_same(program: ExportedProgram, values: Values, device: str) -> bool:
+def same_derivative(
+    free: tuple[ExportedProgram, torch.fx.Graph, Values],
+    single: tuple[ExportedProgram, torch.fx.Graph, Values],
+) -> bool:
+    """The same of two programs and the graphs in which these and their derivatives are."""
+    return _same_signature(free[0], single[0]) and _same_graph(free[1:], single[1:])
+
+
+def other_examples(free: Sequence[FreeSize]) -> list[dict[str, int]]:
+    """The sizes of the example, and others, if there are several."""
+    more = {s.name: s.example + (1 if s.most is None or s.example < s.most else -1) for s in free}
+    return [{s.name: s.example for s in free}, *[more] * (len(free) > 1)]
+
+
+def lies_the_same(
+    given: torch.fx.GraphModule, parameters: Collection[str], values: Values, device: str
+) -> bool:
     """Whether a run with these numbers for all free sizes gives results of the sizes and strides
-    that the program says, and everything before them has those sizes."""
-    there = copy.deepcopy(program.graph)  # to be laid anew
-    pairs = [*zip(program.graph.nodes, there.nodes, strict=True)]
+    that the graph says, and everything before them has those sizes. parameters: names of the
+    arguments that are parameters."""
+    there = copy.deepcopy(given.graph)  # to be laid anew
+    pairs = [*zip(given.graph.nodes, there.nodes, strict=True)]
     with FakeTensorMode(shape_env=ShapeEnv()):
-        run = _Run(program.graph_module)
-        places = [n for n in program.graph.nodes if n.op == "placeholder"]
-        given = (values.example(n.meta.get("val")) for n in places)
-        run.run(*given, enable_io_processing=False)
+        run = _Run(given)
+        places = [n for n in given.graph.nodes if n.op == "placeholder"]
+        examples = (values.example(n.meta.get("val")) for n in places)
+        run.run(*examples, enable_io_processing=False)
     for n, one in pairs:
         if n in run.made and n.op != "output":
             one.meta["val"] = run.made[n]
-    lay_calls(there, frozenset(program.graph_signature.inputs_to_parameters), device)
+    lay_calls(there, parameters, device)
     calls = [(n, one) for n, one in pairs if n.op == "call_function"]
     if any(values.told(n) != values.told(one) for n, one in calls):
         return False
-    (output,) = (n for n in program.graph.nodes if n.op == "output")
+    (output,) = (n for n in given.graph.nodes if n.op == "output")
     return _lying_otherwise(calls, values, device).isdisjoint(output.all_input_nodes)
 
 
