@@ -28,9 +28,9 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from fusewright.common.containers import BY_NAME, Container, Slot, Tree
-from fusewright.errors import BadUsage, CaptureFailed, UnusableProblem
+from fusewright.errors import CaptureFailed
 from fusewright.frontend.aten_graph import lie_as_eager, run_on_fakes
-from fusewright.frontend.batch_of_one import Values, lies_the_same, other_examples, provable
+from fusewright.frontend.batch_of_one import Values, lying_otherwise, other_examples, provable
 from fusewright.frontend.call_words import call_word
 from fusewright.frontend.capture import (
     Captured,
@@ -80,7 +80,8 @@ class JointGraph:
     """forward: returns the model's results, `results` of them, then what backward reads.
     differentiable: positions of results that have gradients.  leaves: what there are gradients
     of.  backward: of all of them; and of the parameters alone, where there are others, too.
-    repeatable: whether the original can run again, and does the same."""
+    repeatable: whether the original can run again, and does the same.  fixed: why sizes that are
+    free without gradients are not; "" where they are."""
 
     forward: Captured
     results: int
@@ -88,35 +89,42 @@ class JointGraph:
     leaves: tuple[Leaf, ...]
     backward: tuple[BackwardGraph, ...]
     repeatable: bool
+    fixed: str = ""
 
 
 def capture_joint(
-    module: nn.Module, inputs: Sequence[object], given: Captured, device: str = "cpu"
+    module: nn.Module,
+    inputs: Sequence[object],
+    given: Captured,
+    device: str = "cpu",
+    fixed: str = "",
 ) -> JointGraph:
     """The model as it is, with gradients; raises CaptureFailed where they cannot be had so.
 
-    given: the same without gradients.  device: "cpu" or "cuda", where the graphs will run.
+    given: the same without gradients.  device: "cpu" or "cuda", where the graphs will run.  fixed:
+    why no size is to be free, though some are without gradients.
     """
     if given.replaced:
         raise CaptureFailed("forward replaces an attribute by a tensor, which gradients go through")
-    if given.graph.free:
+    if given.graph.free and not fixed:
         try:
             return _captured(module, inputs, given, device)
         except Exception as error:  # noqa: BLE001 - with fixed sizes, less can go wrong
-            given = with_fixed_sizes(given, error)
+            fixed = str(error) if isinstance(error, CaptureFailed) else why_not_free(error)
+    if fixed:
+        given = _with_fixed_sizes(given, fixed)
     try:
-        return _captured(module, inputs, given, device)
+        return replace(_captured(module, inputs, given, device), fixed=fixed)
     except CaptureFailed:
         raise
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
 
 
-def with_fixed_sizes(given: Captured, error: Exception) -> Captured:
-    """The same, of which nothing is free any more. error: what stopped that with gradients."""
-    why = str(error) if isinstance(error, UnusableProblem | BadUsage) else why_not_free(error)
-    fixed = dict.fromkeys(given.asked, f"with gradients, {why}")
-    return replace(given, graph=replace(given.graph, free=()), fixed={**fixed, **given.fixed})
+def _with_fixed_sizes(given: Captured, why: str) -> Captured:
+    """The same, of which nothing is free any more."""
+    fixed = {**dict.fromkeys(given.asked, f"with gradients, {why}"), **given.fixed}
+    return replace(given, graph=replace(given.graph, free=()), fixed=fixed)
 
 
 def _captured(
@@ -316,29 +324,36 @@ class _Joint:
 
     # -- free sizes
 
-    def _free(self, *graphs: Graph) -> tuple[FreeSize, ...]:
-        """The free sizes; those are not 1 at which something of the graphs would lie otherwise."""
-        free, modules = self.split.free, [GraphModule(self.split.forward, g) for g in graphs]
+    def _free(self, forward: Graph, backward: Graph) -> tuple[FreeSize, ...]:
+        """The free sizes; those are not 1 at which a result would lie otherwise, or anything would
+        have another size."""
+        (output,) = (n for n in forward.nodes if n.op == "output")
+        results = output.args[0][: len(self.changed) + len(self.kinds)]
 
-        def lies(names: frozenset[str]) -> bool:
+        def lies(sizes: Sizes) -> bool:
+            otherwise = self._lying_otherwise(forward, sizes)
+            if otherwise is None or not otherwise.isdisjoint(results):
+                return False
+            return self._lying_otherwise(backward, sizes) is not None
+
+        def is_proved(names: frozenset[str]) -> bool:
             ones = dict.fromkeys(names, 1)
-            return all(
-                self._lies(one, {**each, **ones})
-                for one in modules
-                for each in other_examples(free)
-            )
+            return all(lies({**each, **ones}) for each in other_examples(self.split.free))
 
-        ones = provable([size.name for size in free if size.least == 1], lies)
-        return tuple(replace(s, least=1 if s.name in ones else max(s.least, 2)) for s in free)
+        ones = provable([size.name for size in self.split.free if size.least == 1], is_proved)
+        return tuple(replace(s, least=1 if s.name in ones else 2) for s in self.split.free)
 
-    def _lies(self, graph: GraphModule, sizes: Sizes) -> bool:
-        values = Values.at(self.split.symbols, sizes)
-        run = partial(lies_the_same, graph, frozenset(), values, self.device)
+    def _lying_otherwise(self, graph: Graph, sizes: Sizes) -> set[Node] | None:
+        values, module = (
+            Values.at(self.split.symbols, sizes),
+            GraphModule(self.split.forward, graph),
+        )
+        run = partial(lying_otherwise, module, frozenset(), values, self.device)
         with silence(), torch.no_grad(), traced_as_eager(self.device):
             try:
                 return run_fake(run)
             except Exception:  # noqa: BLE001 - what eager says there, the original will say
-                return False
+                return None
 
 
 def _is_size(n: object) -> bool:

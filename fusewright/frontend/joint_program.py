@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, tracing
@@ -89,7 +90,7 @@ def joint_program(
     names = {size.name for size in free}
     chosen = [size for size in asked if size.name in names]
     given = _Given(module, tuple(tensors), tuple(free), tuple(chosen), device)
-    with plainly_convolved():
+    with _sizes_left_open():
         made = _with_free(given)
         ones = _ones(given, made)
     return replace(made, free=tuple(replace(s, least=1 if s.name in ones else 2) for s in free))
@@ -209,17 +210,21 @@ class _Given:
 
 
 @contextmanager
-def plainly_convolved() -> Iterator[None]:
+def _sizes_left_open() -> Iterator[None]:
     """Within the block, PyTorch does not ask how many images a convolution takes: which routine of
-    a CPU runs it says nothing of what it gives."""
+    a CPU runs it says nothing of what it gives. Numbers that sizes make stay numbers: to make them
+    tensors, PyTorch 2.13 looks for symbols that no node is."""
     kept = torch._C._get_mkldnn_enabled(), torch._C._get_nnpack_enabled()
+    as_tensors = graph_compile.tensorify_python_scalars
     torch._C._set_mkldnn_enabled(False)
     torch._C._set_nnpack_enabled(False)
+    graph_compile.tensorify_python_scalars = lambda *_: None
     try:
         yield
     finally:
         torch._C._set_mkldnn_enabled(kept[0])
         torch._C._set_nnpack_enabled(kept[1])
+        graph_compile.tensorify_python_scalars = as_tensors
 
 
 def _with_free(given: _Given) -> JointProgram:
