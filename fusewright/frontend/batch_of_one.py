@@ -330,8 +330,12 @@ def _same_graph(free: _Side, single: _Side) -> bool:
 
 def _is_whole(n: torch.fx.Node) -> bool:
     """Whether a slice is all of its tensor, whatever its size."""
-    named = str(n.target) == "aten.slice.Tensor" and not n.kwargs
-    return named and (*n.args[2:], *(0, sys.maxsize, 1)[len(n.args) - 2 :]) == (0, sys.maxsize, 1)
+    return str(n.target) == "aten.slice.Tensor" and not n.kwargs and is_all(n.args[2:])
+
+
+def is_all(bounds: Sequence[object]) -> bool:
+    """Whether a slice from here to there, in such steps, is all of whatever size."""
+    return (*bounds, *(0, sys.maxsize, 1)[len(bounds) :]) == (0, sys.maxsize, 1)
 
 
 def _is_of_sizes(n: torch.fx.Node) -> bool:

@@ -28,6 +28,7 @@ from fusewright.errors import CaptureFailed
 from fusewright.frontend.asked_size import AskedSize
 from fusewright.frontend.batch_of_one import (
     Values,
+    is_all,
     other_examples,
     provable,
     same_derivative,
@@ -142,6 +143,7 @@ def _cut(program: ExportedProgram, symbols: SizeSymbols) -> JointProgram:
     found: list[tuple[GraphModule, GraphModule, GraphModule]] = []
 
     def partition(joint: GraphModule, given: Any, **settings: Any) -> Any:
+        without_whole_slices(joint.graph)
         whole = GraphModule(joint, copied(joint.graph))
         divide_by_sizes(joint.graph, symbols)
         graphs = min_cut_rematerialization_partition(joint, given, **settings)
@@ -243,6 +245,21 @@ def _with_free(given: _Given) -> JointProgram:
             raise CaptureFailed("a size or a number of the derivative is no product of free sizes")
     _size_for_backward(made)
     return made
+
+
+def without_whole_slices(graph: Graph) -> None:
+    """Slices of all of a free size (`x[:, None]`), and what their derivatives write all over, are
+    what they show and what is written."""
+    for n in [*graph.nodes]:
+        if n.target is aten.slice_scatter.default:
+            shown, place = n.args[1], (n.args[0], *n.args[2:])
+        elif n.target is aten.slice.Tensor:
+            shown, place = n.args[0], n.args
+        else:
+            continue
+        if not n.kwargs and is_all(place[2:]):
+            n.replace_all_uses_with(shown)
+    graph.eliminate_dead_code()
 
 
 def divide_by_sizes(graph: Graph, symbols: SizeSymbols) -> None:
