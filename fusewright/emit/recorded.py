@@ -8,7 +8,6 @@ tensors. Where autograd wants the derivative of a derivative, it gets the origin
 from __future__ import annotations
 
 import builtins
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -182,9 +181,7 @@ class _Recorded:
         body = self._body(planned, inner)
         nodes = planned.captured.graph.inputs
         known = [
-            f"{variable} = {size_source(name, inputs, nodes)}"
-            for name, variable in sizes.items()
-            if any(re.search(rf"\b{variable}\b", line) for line in body.statements)
+            f"{variable} = {size_source(name, inputs, nodes)}" for name, variable in sizes.items()
         ]
         laid = [
             self._laid(text, leaf)

@@ -290,9 +290,15 @@ class _Joint:
         shown: ForwardTrace,
     ) -> Captured:
         """count: of what it returns."""
-        asked, fixed = self.given.asked, self.given.fixed
-        about = {"symbols": self.split.symbols, "asked": asked, "fixed": fixed}
-        exported = Exported(program, self.free, (), _tuple(count), **about)
+        exported = Exported(
+            program,
+            self.free,
+            (),
+            _tuple(count),
+            symbols=self.split.symbols,
+            asked=self.given.asked,
+            fixed=self.given.fixed,
+        )
         return captured_program(self.module, arguments, exported, shown)
 
     def _name_of(self, n: Node) -> str:

@@ -217,16 +217,17 @@ def _sizes_left_open() -> Iterator[None]:
     a CPU runs it says nothing of what it gives. Numbers that sizes make stay numbers: to make them
     tensors, PyTorch 2.13 looks for symbols that no node is."""
     kept = torch._C._get_mkldnn_enabled(), torch._C._get_nnpack_enabled()
-    as_tensors = graph_compile.tensorify_python_scalars
+    steps: Any = graph_compile
+    as_tensors = steps.tensorify_python_scalars
     torch._C._set_mkldnn_enabled(False)
     torch._C._set_nnpack_enabled(False)
-    graph_compile.tensorify_python_scalars = lambda *_: None
+    steps.tensorify_python_scalars = lambda *_: None
     try:
         yield
     finally:
         torch._C._set_mkldnn_enabled(kept[0])
         torch._C._set_nnpack_enabled(kept[1])
-        graph_compile.tensorify_python_scalars = as_tensors
+        steps.tensorify_python_scalars = as_tensors
 
 
 def _with_free(given: _Given) -> JointProgram:
@@ -337,7 +338,7 @@ def _size_for_backward(made: JointProgram) -> None:
             if size == BatchSize(1, (name,))
         )
         (output,) = (n for n in forward.nodes if n.op == "output")
-        output.args = ((*output.args[0], place),)  # type: ignore[misc]
+        output.args = ((*output.args[0], place),)
         first = next(n for n in backward.nodes if n.name.startswith("tangents_"))
         with backward.inserting_before(first):
             backward.placeholder(place.name).meta = dict(place.meta)

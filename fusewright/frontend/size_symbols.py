@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -33,7 +32,7 @@ class SizeSymbols:
         found = number.node.expr
         for function in (IntTrueDiv, FloatTrueDiv):
             found = found.replace(function, lambda a, b: a / b)
-        found = found.replace(ToFloat, lambda a: a).replace(_is_whole, lambda a: sympy.Integer(a))
+        found = found.replace(ToFloat, lambda a: a).replace(_is_whole, lambda a: a.round())
         above, below = found.as_numer_denom()
         size = self._product(below)
         return (float(above), size) if above.is_number and size is not None else None
@@ -102,7 +101,7 @@ def asked_behind(program: ExportedProgram, symbols: SizeSymbols, known: int) -> 
 def _free_numbers(program: ExportedProgram) -> list[torch.SymInt]:
     """Sizes of what a program is given that were free when it was traced."""
     places = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
-    sizes = [s for v in places if isinstance(v, torch.Tensor) for s in v.shape]
+    sizes: list[Any] = [s for v in places if isinstance(v, torch.Tensor) for s in v.shape]
     return [s for s in sizes if isinstance(s, torch.SymInt)]
 
 
