@@ -274,10 +274,10 @@ def test_dropout_draws_what_eager_draws() -> None:
 def test_a_call_that_is_different_runs_the_original(pair: tuple[Rows, Any]) -> None:
     """Rows that are longer; a mode."""
     module, faster, _ = fresh(pair)
-    x = torch.randn(5, 9, 24)
+    x, before = torch.randn(5, 9, 24), counts(faster)["kernels"]
     with pytest.warns(UserWarning, match="shape of x"):
         check(faster, module, [x])
-    assert counts(faster)["kernels"] == 0
+    assert counts(faster)["kernels"] == before
     with torch.autocast("cpu"), pytest.warns(UserWarning, match="autocast"):
         faster(torch.randn(9, 24)).sum().backward()
 
