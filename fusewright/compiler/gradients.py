@@ -13,7 +13,7 @@ from fusewright.compiler.rules import check_rules
 from fusewright.emit.emitted_file import GeneratedForward
 from fusewright.emit.recorded import PlannedGraph, PlannedJoint, recorded_forward
 from fusewright.emit.scope import EmitScope
-from fusewright.errors import CaptureFailed
+from fusewright.errors import BadUsage, CaptureFailed
 from fusewright.frontend.joint_graph import JointGraph, capture_joint
 
 
@@ -42,8 +42,21 @@ def make_recorded(
 
     first: of the same without gradients.  others: whose kernels have names already.
     """
+    joint = capture_joint(module, inputs, first.given, first.plan.target.device)
+    try:
+        return _designed(joint, first, rules, others)
+    except (CaptureFailed, BadUsage) as error:
+        if not joint.forward.graph.free:
+            raise
+        why = str(error)
+    joint = capture_joint(module, inputs, first.given, first.plan.target.device, why)
+    return _designed(joint, first, rules, others)
+
+
+def _designed(
+    joint: JointGraph, first: Compilation, rules: frozenset[str], others: Sequence[Compilation]
+) -> Recorded:
     machine, precision = first.plan.target, first.plan.precision
-    joint = capture_joint(module, inputs, first.given, machine.device)
     made = list[Compilation]()
     for graph in (joint.forward, *(one.captured for one in joint.backward)):
         texts = [text for one in (*others, *made) for text in one.texts]

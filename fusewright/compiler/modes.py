@@ -114,9 +114,15 @@ class InModes:
         if self.why:
             text += explain_other(f"in {self.other_name} mode as written", why=self.why)
         for mode, why in self.unrecorded.items():
-            label = f"in {mode} mode with gradients" if self.second else "with gradients"
-            text += explain_other(f"{label} as written", why=why)
+            text += explain_other(f"{self._with_gradients(mode)} as written", why=why)
+        for mode, recorded in self.recorded.items():
+            if why := recorded.joint.fixed:
+                text += explain_other(f"{self._with_gradients(mode)} at fixed sizes", why=why)
         return text
+
+    def _with_gradients(self, mode: str) -> str:
+        """What calls are called that record gradients."""
+        return f"in {mode} mode with gradients" if self.second else "with gradients"
 
 
 def in_modes(

@@ -26,7 +26,7 @@ from fusewright.emit.scope import EmitScope, reached
 from fusewright.frontend.capture import Captured
 from fusewright.frontend.joint_graph import JointGraph, Leaf
 from fusewright.fusion.planner import Plan
-from fusewright.ir.graph import Node, base
+from fusewright.ir.graph import BatchSize, Node, base
 from fusewright.kernels.interface import Condition
 
 RESERVED = frozenset({"torch", "device", "stream", *dir(builtins)})  # in functions of tensors
@@ -118,7 +118,8 @@ class _Recorded:
     def _given(self) -> list[str]:
         """What the function for forward takes."""
         tensors = [self.guard.state] if self.guard.state else list(self.guard.tensors)
-        return [*["device"] * self.cuda, *self.guard.inputs, *tensors]
+        sizes = self.guard.sizes.values()
+        return [*["device"] * self.cuda, *sizes, *self.guard.inputs, *tensors]
 
     def _leaves(self) -> str:
         """The tensors that there are gradients of, as a tuple."""
@@ -171,13 +172,17 @@ class _Recorded:
 
     def _backward(self, name: str, of: Sequence[Leaf], planned: PlannedGraph) -> tuple[str, ...]:
         names = NameScope({*RESERVED})
+        sizes = {name: names.fresh(name) for name in self.guard.sizes}
         inputs = [names.fresh(a.parameter) for a in planned.captured.arguments]
         inner = replace(
             self.guard, prelude=(), conditions=(), locals={}, tensors=(), state="", names=names,
-            inputs=tuple(inputs), modules={}, table=None,
+            inputs=tuple(inputs), modules={}, table=None, sizes=sizes,
         )  # fmt: skip
         body = self._body(planned, inner)
         nodes = planned.captured.graph.inputs
+        known = [
+            f"{variable} = {size_source(name, inputs, nodes)}" for name, variable in sizes.items()
+        ]
         laid = [
             self._laid(text, leaf)
             for text, leaf, n in zip(inputs, nodes, self._sources(), strict=True)
@@ -188,7 +193,7 @@ class _Recorded:
         return (
             f"def {name}{_suffix(of, self.joint)}({', '.join(inputs)}):",
             f'    """The gradients of {which}."""',
-            *_indented([*laid, *body.statements]),
+            *_indented([*known, *laid, *body.statements]),
         )
 
     def _sources(self) -> list[Node | None]:
@@ -236,6 +241,19 @@ class _Recorded:
         """What the results are called."""
         count = self.joint.results
         return ["result"] if count == 1 else [f"result_{k}" for k in range(count)]
+
+
+def size_source(free: str, names: Sequence[str], leaves: Sequence[Node]) -> str:
+    """A free size as Python text, from a tensor that has it, or a multiple of it. names: of the
+    variables that hold the leaves."""
+    found = (
+        (size.multiple, f"{name}.size({d})")
+        for name, leaf in zip(names, leaves, strict=True)
+        for d, size in enumerate(leaf.shape)
+        if isinstance(size, BatchSize) and size.names == (free,)
+    )
+    multiple, text = min(found)
+    return text if multiple == 1 else f"{text} // {multiple}"
 
 
 def _words(scope: EmitScope) -> str:

@@ -23,7 +23,7 @@ from fusewright.common.containers import flatten
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.capture import Captured, arguments_of, captured_program
 from fusewright.frontend.carried_state import NOTHING
-from fusewright.frontend.eager_strides import lay_as_eager
+from fusewright.frontend.eager_strides import lay_as_eager, with_numbers
 from fusewright.frontend.export import Exported, run_fake, silence, traced_as_eager, type_as_eager
 from fusewright.frontend.flat_module import flat_arguments
 from fusewright.frontend.forward_trace import ForwardTrace
@@ -129,22 +129,28 @@ def _as_convolution(n: Node) -> None:
 
 
 def run_on_fakes(
-    given: GraphModule, tensors: Sequence[torch.Tensor], keys: Sequence[int | str] = ()
+    given: GraphModule, inputs: Sequence[object], keys: Sequence[int | str] = ()
 ) -> tuple[Any, ForwardTrace]:
-    """The results, and whose memory they show. keys: what the tensors are called there; by
-    default their numbers."""
+    """The results, and whose memory they show. inputs: tensors, or sizes; those that are free are
+    the example's here.  keys: what the tensors are called there; by default their numbers."""
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()) as mode:
-        fakes = [mode.from_tensor(t.detach(), static_shapes=True) for t in tensors]
+        fakes = [_fake(mode, x) for x in inputs]
         made: Any = _Values(given).run(*fakes, enable_io_processing=False)
     results = list(made) if isinstance(made, list) else made  # a graph's own lists are immutable
-    memory = [t.untyped_storage()._cdata for t in fakes]
-    named = list(zip(keys or range(len(fakes)), memory, strict=True))
+    memory = [t.untyped_storage()._cdata for t in fakes if isinstance(t, torch.Tensor)]
+    named = list(zip(keys or range(len(memory)), memory, strict=True))
     tensors_made = [r for r in pytree.tree_leaves(results) if isinstance(r, torch.Tensor)]
     shown = [r.untyped_storage()._cdata for r in tensors_made]
     owners = tuple(frozenset[int | str](k for k, own in named if own == s) for s in shown)
     memories = tuple(shown.index(s) for s in shown)
     trace = ForwardTrace((), owners, memories, NOTHING, NOTHING, ("",) * len(memories))
     return results, trace
+
+
+def _fake(mode: FakeTensorMode, value: Any) -> Any:
+    if not is_fixed(value):
+        return with_numbers(value)
+    return mode.from_tensor(value.detach(), static_shapes=True)
 
 
 def tensors_alone(graph: Graph, results: Any) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 from fusewright.common.containers import Container, Plain, Tree
 from fusewright.frontend.eager_strides import is_cheap, lay_calls, lies_both_ways, made_anew
 from fusewright.frontend.size_symbols import SizeSymbols, arguments_of, runtime_number
-from fusewright.ir.graph import BatchSize, Sizes, partly_at
+from fusewright.ir.graph import BatchSize, FreeSize, Sizes, partly_at
 
 NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool
 UNKNOWN = "a number that only the data know"
@@ -78,6 +78,8 @@ class Values:
         if runtime_number(value):
             return UNKNOWN
         found = value.node.expr.subs(self.of)
+        if isinstance(value, torch.SymFloat) and found.is_number:
+            return float(found)
         whole = isinstance(value, torch.SymInt) and found.is_Integer
         return int(found) if whole else str(found)
 
@@ -125,30 +127,58 @@ def tree_at(tree: Tree, sizes: Sizes) -> Tree:
 def same_calls(free: Valued, single: Valued) -> bool:
     """Whether two programs make the same calls, with these values for their sizes: one with free
     sizes, and one of a call in which some of them are 1."""
-    return _same_signature(free[0], single[0]) and _same_graph(
-        (free[0].graph, free[1]), (single[0].graph, single[1])
-    )
+    sides = (_Side(program.graph, values) for program, values in (free, single))
+    return _same_signature(free[0], single[0]) and _same_graph(*sides)
 
 
-def lies_the_same(program: ExportedProgram, values: Values, device: str) -> bool:
+def same_derivative(
+    free: tuple[ExportedProgram, torch.fx.Graph, Values],
+    single: tuple[ExportedProgram, torch.fx.Graph, Values],
+) -> bool:
+    """The same of two programs and the graphs in which these and their derivatives are: with these
+    values, the same is computed of the same. Copies, views that show all as it is, and sums over
+    sizes of 1 are nothing to compute."""
+    sides = (_Side(one[1], one[2], copies=False) for one in (free, single))
+    return _same_signature(free[0], single[0]) and _same_graph(*sides)
+
+
+def other_examples(free: Sequence[FreeSize]) -> list[dict[str, int]]:
+    """The sizes of the example, and others, if there are several."""
+    more = {s.name: s.example + (1 if s.most is None or s.example < s.most else -1) for s in free}
+    return [{s.name: s.example for s in free}, *[more] * (len(free) > 1)]
+
+
+def lies_the_same(
+    given: torch.fx.GraphModule, parameters: Collection[str], values: Values, device: str
+) -> bool:
     """Whether a run with these numbers for all free sizes gives results of the sizes and strides
-    that the program says, and everything before them has those sizes."""
-    there = copy.deepcopy(program.graph)  # to be laid anew
-    pairs = [*zip(program.graph.nodes, there.nodes, strict=True)]
+    that the graph says, and everything before them has those sizes. parameters: names of the
+    arguments that are parameters."""
+    found = lying_otherwise(given, parameters, values, device)
+    (output,) = (n for n in given.graph.nodes if n.op == "output")
+    return found is not None and found.isdisjoint(output.all_input_nodes)
+
+
+def lying_otherwise(
+    given: torch.fx.GraphModule, parameters: Collection[str], values: Values, device: str
+) -> set[torch.fx.Node] | None:
+    """The calls that may give another stride than the graph says, in a run with these numbers for
+    all free sizes; None where one gives other sizes."""
+    there = copy.deepcopy(given.graph)  # to be laid anew
+    pairs = [*zip(given.graph.nodes, there.nodes, strict=True)]
     with FakeTensorMode(shape_env=ShapeEnv()):
-        run = _Run(program.graph_module)
-        places = [n for n in program.graph.nodes if n.op == "placeholder"]
-        given = (values.example(n.meta.get("val")) for n in places)
-        run.run(*given, enable_io_processing=False)
+        run = _Run(given)
+        places = [n for n in given.graph.nodes if n.op == "placeholder"]
+        examples = (values.example(n.meta.get("val")) for n in places)
+        run.run(*examples, enable_io_processing=False)
     for n, one in pairs:
         if n in run.made and n.op != "output":
             one.meta["val"] = run.made[n]
-    lay_calls(there, frozenset(program.graph_signature.inputs_to_parameters), device)
+    lay_calls(there, parameters, device)
     calls = [(n, one) for n, one in pairs if n.op == "call_function"]
     if any(values.told(n) != values.told(one) for n, one in calls):
-        return False
-    (output,) = (n for n in program.graph.nodes if n.op == "output")
-    return _lying_otherwise(calls, values, device).isdisjoint(output.all_input_nodes)
+        return None
+    return _lying_otherwise(calls, values, device)
 
 
 def _lying_otherwise(
@@ -227,36 +257,85 @@ def _same_constant(a: object, b: object) -> bool:
     return a is b or (alike and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True))
 
 
-def _same_graph(free: tuple[torch.fx.Graph, Values], single: tuple[torch.fx.Graph, Values]) -> bool:
+@dataclass(frozen=True)
+class _Side:
+    """A graph whose calls are compared. values: for its sizes.  copies: whether it matters where
+    values lie, and calls that only copy or show their argument are calls like others."""
+
+    graph: torch.fx.Graph
+    values: Values
+    copies: bool = True
+
+    def calls(self) -> list[torch.fx.Node]:
+        """All but what only says something of sizes, or works out with them, and what is idle."""
+        return [n for n in self.graph.nodes if not (self._is_idle(n) or _is_of_sizes_alone(n))]
+
+    def name(self, n: torch.fx.Node) -> tuple[str, str]:
+        """What is called."""
+        name = str(n.target)
+        return n.op, name if self.copies else VIEWED.get(name, name)
+
+    def arguments(self, n: torch.fx.Node) -> tuple[list[Any], Any]:
+        """Flat, with numbers in place of sizes."""
+
+        def given(value: torch.fx.Node) -> Any:
+            value = self._whole(value)
+            return self.values.number(value.meta["val"]) if _is_of_sizes(value) else value
+
+        return pytree.tree_flatten(torch.fx.map_arg((n.args, n.kwargs), given))
+
+    def _whole(self, n: torch.fx.Node) -> torch.fx.Node:
+        while self._is_idle(n):
+            n = n.all_input_nodes[0]
+        return n
+
+    def _is_idle(self, n: torch.fx.Node) -> bool:
+        """Whether a call gives its argument as it is: the slices of a whole that a free size leaves
+        behind (`x[:, None]`); where copies do not matter, what else does."""
+        if _is_whole(n):
+            return True
+        if self.copies or str(n.target) not in MAY_BE_IDLE:
+            return False
+        return self.values.told(n) == self.values.told(n.all_input_nodes[0])
+
+
+VIEW = "aten.view.default"
+VIEWED = dict.fromkeys(("aten._unsafe_view.default", "aten.reshape.default"), VIEW)
+# What they give has the values of their first argument if it has the sizes and type of that.
+MAY_BE_IDLE = frozenset(
+    (
+        *("aten.clone.default", "aten.detach.default", "aten.alias.default"),
+        *(*VIEWED, VIEW, "aten.expand.default", "aten.sum.dim_IntList"),
+    )
+)
+
+
+def _same_graph(free: _Side, single: _Side) -> bool:
     """Whether the calls are the same, one by one: operator, arguments, sizes and types."""
-    (ours, at), (theirs, of) = free, single
-    pairs = [_calls(ours), _calls(theirs)]
+    pairs = [free.calls(), single.calls()]
     if len(pairs[0]) != len(pairs[1]):
         return False
     known: dict[torch.fx.Node, torch.fx.Node] = {}
     for n, one in zip(*pairs, strict=True):
         known[n] = one
-        if (n.op, str(n.target)) != (one.op, str(one.target)) or n.op == "get_attr":
+        if free.name(n) != single.name(one) or n.op == "get_attr":
             return False
-        if n.op != "placeholder" and not _same_arguments((n, at), (one, of), known):
+        given = free.arguments(n), single.arguments(one)
+        if n.op != "placeholder" and not _same_arguments(*given, known):
             return False
-        if n.op != "output" and at.told(n) != of.told(one):
+        if n.op != "output" and free.values.told(n) != single.values.told(one):
             return False
     return True
 
 
-def _calls(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """All but what only says something of sizes, or works out with them, and the slices of a
-    whole that a free size leaves behind (`x[:, None]`)."""
-    return [
-        n for n in graph.nodes if n.op != "call_function" or not (_is_of_sizes(n) or _is_whole(n))
-    ]
-
-
 def _is_whole(n: torch.fx.Node) -> bool:
     """Whether a slice is all of its tensor, whatever its size."""
-    named = str(n.target) == "aten.slice.Tensor" and not n.kwargs
-    return named and (*n.args[2:], *(0, sys.maxsize, 1)[len(n.args) - 2 :]) == (0, sys.maxsize, 1)
+    return str(n.target) == "aten.slice.Tensor" and not n.kwargs and is_all(n.args[2:])
+
+
+def is_all(bounds: Sequence[object]) -> bool:
+    """Whether a slice from here to there, in such steps, is all of whatever size."""
+    return (*bounds, *(0, sys.maxsize, 1)[len(bounds) :]) == (0, sys.maxsize, 1)
 
 
 def _is_of_sizes(n: torch.fx.Node) -> bool:
@@ -266,30 +345,20 @@ def _is_of_sizes(n: torch.fx.Node) -> bool:
     return isinstance(value, NUMBERS) and not runtime_number(value)
 
 
-def _whole(n: torch.fx.Node) -> torch.fx.Node:
-    while _is_whole(n):
-        (n, *_) = n.all_input_nodes
-    return n
+def _is_of_sizes_alone(n: torch.fx.Node) -> bool:
+    return n.op == "call_function" and _is_of_sizes(n)
 
 
 def _same_arguments(
-    free: tuple[torch.fx.Node, Values],
-    single: tuple[torch.fx.Node, Values],
+    free: tuple[list[Any], Any],
+    single: tuple[list[Any], Any],
     known: Mapping[torch.fx.Node, torch.fx.Node],
 ) -> bool:
-    """Whether two calls are given the same."""
-
-    def flat(n: torch.fx.Node, values: Values) -> tuple[list[Any], Any]:
-        def given(value: torch.fx.Node) -> Any:
-            value = _whole(value)
-            if _is_of_sizes(value):
-                return values.number(value.meta["val"])
-            return known.get(value, value)
-
-        return pytree.tree_flatten(torch.fx.map_arg((n.args, n.kwargs), given))
-
-    (left, form), (right, other) = flat(*free), flat(*single)
-    return bool(form == other) and [*map(_plainly, left)] == [*map(_plainly, right)]
+    """Whether two calls are given the same. known: the nodes of the second graph for those of the
+    first."""
+    (left, form), (right, other) = free, single
+    same = [known.get(a, a) if isinstance(a, torch.fx.Node) else a for a in left]
+    return bool(form == other) and [*map(_plainly, same)] == [*map(_plainly, right)]
 
 
 def _plainly(value: object) -> object:

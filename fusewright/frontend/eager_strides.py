@@ -17,6 +17,7 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
+from fusewright.errors import CaptureFailed
 from fusewright.frontend.program import Program
 
 PADS = ("reflection", "replication")
@@ -46,7 +47,7 @@ def lay_calls(graph: torch.fx.Graph, parameters: Collection[str], device: str) -
     fixed, anew = dict[torch.fx.Node, Any](), set[torch.fx.Node]()
     with numbers:
         for n in nodes:
-            fixed[n] = pytree.tree_map(_with_numbers, n.meta.get("val"))
+            fixed[n] = pytree.tree_map(with_numbers, n.meta.get("val"))
             if n.op != "call_function" or "val" not in n.meta or UNKNOWN in _leaves(fixed[n]):
                 continue
             reflected = _as_parameters_compare(n, parameters)
@@ -59,7 +60,7 @@ def lay_calls(graph: torch.fx.Graph, parameters: Collection[str], device: str) -
             args, kwargs = torch.fx.map_arg((n.args, n.kwargs), fixed.__getitem__)
             if UNKNOWN in _leaves((args, kwargs)):
                 n.meta["val"] = _made_free(n)
-                fixed[n] = pytree.tree_map(_with_numbers, n.meta["val"])
+                fixed[n] = pytree.tree_map(with_numbers, n.meta["val"])
                 if ruled and UNKNOWN not in _leaves((args[0], fixed[n])):
                     fixed[n] = _as_there(n, args, fixed[n], rules)
                     n.meta["val"] = _laid(n, fixed[n])
@@ -81,11 +82,11 @@ def _leaves(value: object) -> list[Any]:
     return pytree.tree_leaves(value)
 
 
-def _with_numbers(value: object) -> object:
+def with_numbers(value: object) -> object:
     """A tensor as large as the example's, which lies as it does; the number of a free size."""
     if isinstance(value, FakeTensor):
-        shape: list[Any] = [_with_numbers(s) for s in value.shape]
-        strides: list[Any] = [_with_numbers(s) for s in value.stride()]
+        shape: list[Any] = [with_numbers(s) for s in value.shape]
+        strides: list[Any] = [with_numbers(s) for s in value.stride()]
         if UNKNOWN in (*shape, *strides):
             return UNKNOWN
         return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
@@ -137,6 +138,17 @@ def _sizes(value: object) -> list[object]:
     return [v.shape if isinstance(v, torch.Tensor) else None for v in _leaves(value)]
 
 
+def laid_with_numbers(n: torch.fx.Node, fixed: object) -> object:
+    """What is said of a call in its free sizes, laid as it lies with the example's. Raises
+    CaptureFailed where it has other sizes there."""
+    leaves, made = pytree.tree_leaves(n.meta.get("val")), _leaves(fixed)
+    with FakeTensorMode():
+        said = [with_numbers(leaf) for leaf in leaves]
+        if _sizes(said) != _sizes(made):
+            raise CaptureFailed(f"{n.target} gives other sizes with free ones")
+        return _laid(n, fixed) if "val" in n.meta else None
+
+
 def _laid(n: torch.fx.Node, fixed: object) -> object:
     """What is said of a call in its free sizes, laid as it lies with the example's."""
     leaves, form = pytree.tree_flatten(n.meta["val"])
@@ -147,7 +159,7 @@ def _laid(n: torch.fx.Node, fixed: object) -> object:
 def _leaf_laid(n: torch.fx.Node, said: object, made: object) -> object:
     if not (isinstance(said, FakeTensor) and isinstance(made, FakeTensor)):
         return said
-    if _with_numbers(said).stride() == made.stride():  # type: ignore[attr-defined]
+    if with_numbers(said).stride() == made.stride():  # type: ignore[attr-defined]
         return said
     free = any(isinstance(s, torch.SymInt) for s in said.shape)
     with said.fake_mode, _unguarded(said.fake_mode):

@@ -34,6 +34,7 @@ from fusewright.frontend.batch_of_one import (
     CallOfOnes,
     Values,
     lies_the_same,
+    other_examples,
     provable,
     same_calls,
     tree_at,
@@ -192,7 +193,7 @@ def _with_free(given: _Given, asked: tuple[AskedSize, ...]) -> _Found | str:
     module, tensors, flat, most = given.module, given.tensors, given.flat, dict[str, int]()
     traced: Traced | Exception = RuntimeError()
     for _ in range(1 + len(asked)):  # the error may name a bound of one size at a time
-        traced = _try_export(module, tensors, _shapes(tensors, asked, most), given.device)
+        traced = _try_export(module, tensors, dimensions(tensors, asked, most), given.device)
         if isinstance(traced, Traced) or not given.by_request:
             break
         bounds = {size.name: largest(traced, size.name) for size in asked}
@@ -215,7 +216,7 @@ def _with_free(given: _Given, asked: tuple[AskedSize, ...]) -> _Found | str:
     return why or _Found(made, traced, asked)
 
 
-def _shapes(
+def dimensions(
     tensors: Sequence[torch.Tensor],
     asked: Iterable[AskedSize],
     most: Mapping[str, int],
@@ -249,9 +250,9 @@ def _call_of_ones(given: _Given, found: _Found, names: frozenset[str]) -> CallOf
     exported, traced, count = found.exported, found.traced, len(given.tensors)
     others = [size for size in found.asked if size.name not in names]
     ones = dict.fromkeys(names, 1)
-    known = [{**each, **ones} for each in _others(exported.free)]
+    known = [{**each, **ones} for each in other_examples(exported.free)]
     tensors = Values.at(exported.symbols, known[0]).inputs(traced.program, count)
-    shapes = (_shapes(tensors, others, found.most),) if others else None
+    shapes = (dimensions(tensors, others, found.most),) if others else None
     with silence(), torch.no_grad(), _whole_recurrences(), traced_as_eager(given.device):
         try:
             single = torch.export.export(
@@ -259,25 +260,21 @@ def _call_of_ones(given: _Given, found: _Found, names: frozenset[str]) -> CallOf
             )
             its, free = (symbols_of(p, found.asked, count) for p in (single, traced.calls))
             both = (traced.calls, Values.at(free, ones)), (single, Values.as_in(its, free))
+            parameters = frozenset(traced.program.graph_signature.inputs_to_parameters)
+            read = traced.program.graph_module, parameters
             assert given.flat.results is not None, "a program was exported, so forward has run"
             proved = (
                 not relations(single, its)
                 and same_calls(*both)
                 and _known(given.flat.results, its) == tree_at(exported.results, ones)
                 and all(
-                    run_fake(partial(lies_the_same, traced.program, values, given.device))
+                    run_fake(partial(lies_the_same, *read, values, given.device))
                     for values in (Values.at(exported.symbols, each) for each in known)
                 )
             )
         except Exception:  # noqa: BLE001 - what eager says at 1, the original will say
             return None
     return CallOfOnes(names, tuple(given.flat.arguments(tensors))) if proved else None
-
-
-def _others(free: Sequence[FreeSize]) -> list[dict[str, int]]:
-    """The sizes of the example, and others, if there are any."""
-    more = {s.name: s.example + (1 if s.most is None or s.example < s.most else -1) for s in free}
-    return [{s.name: s.example for s in free}, *[more] * (len(free) > 1)]
 
 
 def _exported(
@@ -490,7 +487,7 @@ def _why_fixed(made: Exported, program: ExportedProgram, *, by_request: bool) ->
     asked for that; else sizes that are products of several, and matrix products along a free one,
     are better fixed."""
     symbols, example = made.symbols, {size.name: size.example for size in made.free}
-    if not _are_products(program, symbols, 0 if by_request else 1):
+    if not are_products(program.graph, symbols, 0 if by_request else 1):
         return "another size of the model is no product of free ones"
     if _multiplied_along_batch(program) and not by_request:
         return "a matrix product sums along it, and how it is cut is decided beforehand"
@@ -581,7 +578,7 @@ def _is_constant(stride: int | torch.SymInt) -> bool:
     return bool(bounds.lower == bounds.upper)
 
 
-def _are_products(program: ExportedProgram, symbols: SizeSymbols, most: int) -> bool:
+def are_products(graph: torch.fx.Graph, symbols: SizeSymbols, most: int) -> bool:
     """Whether every size, and every number of elements, is fixed or a multiple of free sizes.
     most: of how many; 0: any."""
 
@@ -589,7 +586,7 @@ def _are_products(program: ExportedProgram, symbols: SizeSymbols, most: int) -> 
         size = symbols.size(number)
         return size is not None and (not most or size.degree <= most)
 
-    for n in program.graph.nodes:
+    for n in graph.nodes:
         values = pytree.tree_leaves(n.meta.get("val"))
         for value in values:
             tensor = isinstance(value, torch.Tensor)

@@ -1,8 +1,9 @@
 """nn.Module + example inputs -> a forward graph that leaves what a backward graph reads.
 
-The model is exported once more, with gradients and with the example's sizes; AOTAutograd
-differentiates it and cuts it in two where least is kept between. Both graphs are then captured like
-any other. What cannot be had so is refused with its reason, and the original records gradients.
+AOTAutograd differentiates the model and cuts it in two where least is kept between
+(`joint_program.py`). Both graphs are then captured like any other, with the sizes free that are
+free without gradients, or, where that cannot be, with the example's. What cannot be had so is
+refused with its reason, and the original records gradients.
 """
 
 from __future__ import annotations
@@ -10,17 +11,12 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch._functorch.aot_autograd import aot_module_simplified
-from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._guards import TracingContext, tracing
-from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     InputKind,
     InputSpec,
@@ -34,6 +30,7 @@ from torch.utils import _pytree as pytree
 from fusewright.common.containers import BY_NAME, Container, Slot, Tree
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.aten_graph import lie_as_eager, run_on_fakes
+from fusewright.frontend.batch_of_one import Values, lying_otherwise, other_examples, provable
 from fusewright.frontend.call_words import call_word
 from fusewright.frontend.capture import (
     Captured,
@@ -42,23 +39,22 @@ from fusewright.frontend.capture import (
     captured_program,
     own_hooks_off,
 )
-from fusewright.frontend.export import (
-    Exported,
-    compositions,
-    run_fake,
-    silence,
-    traced_as_eager,
-)
+from fusewright.frontend.eager_strides import laid_with_numbers
+from fusewright.frontend.export import Exported, run_fake, silence, traced_as_eager
 from fusewright.frontend.flat_module import flattened
 from fusewright.frontend.forward_trace import ForwardTrace, no_attribute_changes
-from fusewright.frontend.gradient_decompositions import gradient_decompositions
+from fusewright.frontend.joint_program import (
+    JointProgram,
+    copied,
+    joint_program,
+    plain_autograd,
+)
 from fusewright.frontend.memory_places import apart
 from fusewright.frontend.program import TracedProgram
-from fusewright.frontend.refusals import cannot_capture
+from fusewright.frontend.refusals import cannot_capture, why_not_free
+from fusewright.ir.graph import FreeSize, Sizes
 
 NEW_MEMORY = ("non_alias", "unsafe_view_alias")  # of AOTAutograd's OutputType
-# PyTorch has routines for all steps of them, forward and backward.
-RECURRENT = frozenset(f"aten.{name}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 aten = torch.ops.aten
 SHOW = frozenset(  # show what another call has made
     (
@@ -84,7 +80,8 @@ class JointGraph:
     """forward: returns the model's results, `results` of them, then what backward reads.
     differentiable: positions of results that have gradients.  leaves: what there are gradients
     of.  backward: of all of them; and of the parameters alone, where there are others, too.
-    repeatable: whether the original can run again, and does the same."""
+    repeatable: whether the original can run again, and does the same.  fixed: why sizes that are
+    free without gradients are not; "" where they are."""
 
     forward: Captured
     results: int
@@ -92,31 +89,56 @@ class JointGraph:
     leaves: tuple[Leaf, ...]
     backward: tuple[BackwardGraph, ...]
     repeatable: bool
+    fixed: str = ""
 
 
 def capture_joint(
-    module: nn.Module, inputs: Sequence[object], given: Captured, device: str = "cpu"
+    module: nn.Module,
+    inputs: Sequence[object],
+    given: Captured,
+    device: str = "cpu",
+    fixed: str = "",
 ) -> JointGraph:
     """The model as it is, with gradients; raises CaptureFailed where they cannot be had so.
 
-    given: the same without gradients.  device: "cpu" or "cuda", where the graphs will run.
+    given: the same without gradients.  device: "cpu" or "cuda", where the graphs will run.  fixed:
+    why no size is to be free, though some are without gradients.
     """
     if given.replaced:
         raise CaptureFailed("forward replaces an attribute by a tensor, which gradients go through")
+    if given.graph.free and not fixed:
+        try:
+            return _captured(module, inputs, given, device)
+        except Exception as error:  # noqa: BLE001 - with fixed sizes, less can go wrong
+            fixed = str(error) if isinstance(error, CaptureFailed) else why_not_free(error)
+    if fixed:
+        given = _with_fixed_sizes(given, fixed)
     try:
-        moved = _on_its_device(module, device)
-        with no_attribute_changes(moved), own_hooks_off(moved), _plain_autograd():
-            with flattened(moved, inputs) as flat:
-                place = device if moved is not module else ""
-                program = _exported(moved, apart([_at(t, place) for t in flat.tensors]))
-            split = _split(program)
-            if device == "cuda" and not torch.cuda.is_available():
-                _check_elsewhere(split)
-        return _Joint(module, given, program, split, device).graphs()
+        return replace(_captured(module, inputs, given, device), fixed=fixed)
     except CaptureFailed:
         raise
     except Exception as error:
         raise cannot_capture(error, type(module)) from error
+
+
+def _with_fixed_sizes(given: Captured, why: str) -> Captured:
+    """The same, of which nothing is free any more."""
+    fixed = {**dict.fromkeys(given.asked, f"with gradients, {why}"), **given.fixed}
+    return replace(given, graph=replace(given.graph, free=()), fixed=fixed)
+
+
+def _captured(
+    module: nn.Module, inputs: Sequence[object], given: Captured, device: str
+) -> JointGraph:
+    moved = _on_its_device(module, device)
+    with no_attribute_changes(moved), own_hooks_off(moved), plain_autograd():
+        with flattened(moved, inputs) as flat:
+            place = device if moved is not module else ""
+            tensors = apart([_at(t, place) for t in flat.tensors])
+            split = joint_program(moved, tensors, given.graph.free, given.asked, device)
+        if device == "cuda" and not torch.cuda.is_available():
+            _check_elsewhere(split)
+    return _Joint(module, given, split, device).graphs()
 
 
 def _on_its_device(module: nn.Module, device: str) -> nn.Module:
@@ -132,90 +154,7 @@ def _at(tensor: torch.Tensor, device: str) -> torch.Tensor:
     return tensor.to(device) if device else tensor
 
 
-def _exported(module: nn.Module, tensors: Sequence[torch.Tensor]) -> ExportedProgram:
-    with silence(), torch.enable_grad():
-        program = torch.export.export(module, (tuple(tensors),), strict=False)
-    names = (str(n.target).rpartition(".")[0] for n in program.graph.nodes)
-    if (found := next((name for name in names if name in RECURRENT), None)) is not None:
-        raise CaptureFailed(f"AOTAutograd takes {found} apart, step by step")
-    return program
-
-
-@contextmanager
-def _plain_autograd() -> Iterator[None]:
-    """Raise CaptureFailed within the block for what a trace would leave out: derivatives that the
-    model writes itself, and hooks on tensors."""
-
-    def refuse(what: str) -> Any:
-        def called(*_: object, **__: object) -> Any:
-            raise CaptureFailed(f"forward {what}, which a trace would leave out")
-
-        return called
-
-    function, tensor = torch.autograd.Function, torch.Tensor
-    kept: list[tuple[type, str, Any]] = [(function, "apply", vars(function)["apply"])]
-    kept += [(tensor, name, getattr(tensor, name)) for name in ("register_hook", "retain_grad")]
-    function.apply = classmethod(refuse("calls a torch.autograd.Function"))  # type: ignore
-    for _, name, _ in kept[1:]:
-        setattr(tensor, name, refuse(f"calls Tensor.{name}"))
-    try:
-        yield
-    finally:
-        for owner, name, old in kept:
-            setattr(owner, name, old)
-
-
-@dataclass(frozen=True)
-class _Split:
-    """What AOTAutograd makes of a program. about: its metadata. The forward graph has new values of
-    what it changes first, then the results."""
-
-    forward: GraphModule
-    backward: GraphModule
-    about: Any
-
-
-def _split(program: ExportedProgram) -> _Split:
-    places = [n for n in program.graph.nodes if n.op == "placeholder"]
-    parameters = program.graph_signature.inputs_to_parameters
-    state = {s.arg.name for s in program.graph_signature.input_specs if _is_state(s)}
-    fakes = [n.meta["val"] for n in places]
-    found: list[tuple[GraphModule, GraphModule]] = []
-
-    def partition(joint: GraphModule, given: Any, **settings: Any) -> Any:
-        graphs = min_cut_rematerialization_partition(joint, given, **settings)
-        found.append(graphs)
-        return graphs
-
-    def as_it_is(graph: GraphModule, _: object) -> Any:
-        return graph
-
-    compilers: dict[str, Any] = {"fw_compiler": as_it_is, "bw_compiler": as_it_is}
-
-    modes = [f.fake_mode for f in fakes if hasattr(f, "fake_mode")]
-    if not modes:
-        raise CaptureFailed("forward takes no tensor, and has none")
-    with modes[0], torch.enable_grad():
-        arguments = [f.detach() if isinstance(f, torch.Tensor) else f for f in fakes]
-        for n, one in zip(places, arguments, strict=True):
-            if n.name in parameters or (isinstance(one, torch.Tensor) and n.name not in state):
-                one.requires_grad_(one.is_floating_point() or one.is_complex())
-    context = TracingContext(modes[0])
-    table = {**compositions(), **gradient_decompositions()}
-    with silence(), tracing(context), torch.enable_grad():
-        aot_module_simplified(
-            program.graph_module,
-            arguments,
-            decompositions=table,
-            partition_fn=partition,
-            **compilers,
-        )
-    if not found:
-        raise CaptureFailed("no result of forward has a gradient")
-    return _Split(*found[0], context.fw_metadata)
-
-
-def _check_elsewhere(split: _Split) -> None:
+def _check_elsewhere(split: JointProgram) -> None:
     """Raise CaptureFailed where PyTorch differentiates otherwise on a GPU than on this CPU."""
     for n in (*split.forward.graph.nodes, *split.backward.graph.nodes):
         if "_for_cpu" in str(n.target):
@@ -227,8 +166,12 @@ def _check_elsewhere(split: _Split) -> None:
             )
 
 
-def _is_state(spec: InputSpec) -> bool:
-    return spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+@dataclass(frozen=True)
+class _Laid:
+    """A graph whose results lie as eager's do, and what a run of it has shown."""
+
+    program: TracedProgram
+    shown: ForwardTrace
 
 
 class _Joint:
@@ -236,13 +179,11 @@ class _Joint:
         self,
         module: nn.Module,
         given: Captured,
-        program: ExportedProgram,
-        split: _Split,
+        split: JointProgram,
         device: str,
     ) -> None:
-        self.module, self.given, self.device = module, given, device
-        self.program, self.split = program, split
-        self.specs = program.graph_signature.input_specs
+        self.module, self.given, self.device, self.split = module, given, device, split
+        self.specs = split.program.graph_signature.input_specs
         self.changed: list[int] = list(split.about.mutated_inp_runtime_indices)
         self.kinds = split.about.output_info
         self.keys = self._keys()
@@ -251,7 +192,9 @@ class _Joint:
     def graphs(self) -> JointGraph:
         self._check()
         keys = self.keys
-        forward = self._forward()
+        laid, behind = self._laid_forward(), self._laid_backward()
+        self.free = self._free(laid.program.graph, behind.program.graph)
+        forward = self._forward(laid)
         grads = _output(self.split.backward.graph)
         of = [key for key, grad in zip(keys, grads, strict=True) if isinstance(grad, Node)]
         named = [k for k, key in enumerate(of) if isinstance(key, str)]
@@ -265,7 +208,7 @@ class _Joint:
             len(self.kinds),
             differentiable,
             tuple(of),
-            tuple(self._backwards(of, chosen)),
+            tuple(self._backwards(of, chosen, behind)),
             repeatable=not (draws or self.changed),
         )
 
@@ -289,14 +232,15 @@ class _Joint:
 
     # -- the two graphs
 
-    def _forward(self) -> Captured:
-        graph = _copied(self.split.forward.graph)
+    def _laid_forward(self) -> _Laid:
+        graph = copied(self.split.forward.graph)
         places = [n for n in graph.nodes if n.op == "placeholder"]
         inputs = [
             InputSpec(s.kind, TensorArgument(n.name), s.target, s.persistent)
             for s, n in zip(self.specs, places, strict=True)
         ]
         (output,) = (n for n in graph.nodes if n.op == "output")
+        output.args = (tuple(n for n in output.args[0] if not _is_size(n)),)
         returned = output.args[0]
         outputs = [
             OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(n.name), self.specs[k].target)
@@ -304,31 +248,58 @@ class _Joint:
         ]
         rest = returned[len(self.changed) :]
         outputs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None) for n in rest]
-        program = TracedProgram(graph, self.program.constants, inputs, outputs)
-        shown = self._shown(program, self.keys)
-        shown = _of_results(shown, range(len(self.changed), len(returned)))
-        shown = replace(shown, settings=self.given.settings)
-        exported = Exported(program, (), (), _tuple(len(rest)))
-        return captured_program(self.module, self.given.arguments, exported, shown)
+        program = TracedProgram(graph, self.split.program.constants, inputs, outputs)
+        shown = _of_results(
+            self._shown(program, self.keys), range(len(self.changed), len(returned))
+        )
+        return _Laid(program, replace(shown, settings=self.given.settings))
 
-    def _backwards(
-        self, of: Sequence[Leaf], chosen: Sequence[Sequence[int]]
-    ) -> Iterator[BackwardGraph]:
-        """A graph for each choice among what there are gradients of."""
-        graph = _copied(self.split.backward.graph)
+    def _laid_backward(self) -> _Laid:
+        graph = copied(self.split.backward.graph)
         (output,) = (n for n in graph.nodes if n.op == "output")
         output.args = (tuple(n for n in output.args[0] if isinstance(n, Node)),)
-        names = [self._name_of(n) for n in graph.nodes if n.op == "placeholder"]
+        program = TracedProgram(graph)
+        return _Laid(program, self._shown(program, ()))
+
+    def _forward(self, laid: _Laid) -> Captured:
+        count = len(laid.shown.memories)
+        return self._as_captured(self.given.arguments, laid.program, count, laid.shown)
+
+    def _backwards(
+        self, of: Sequence[Leaf], chosen: Sequence[Sequence[int]], laid: _Laid
+    ) -> Iterator[BackwardGraph]:
+        """A graph for each choice among what there are gradients of."""
+        graph = laid.program.graph
+        places = [n for n in graph.nodes if n.op == "placeholder" and not _is_size(n)]
+        names = map(self._name_of, places)
         arguments = tuple(ForwardArgument(name, Slot(k)) for k, name in enumerate(names))
         for n in graph.nodes:
             _as_derivative(n)
-        shown = self._shown(TracedProgram(graph), ())
-        for places in chosen:
-            part = _copied(graph, places)
+        for some in chosen:
+            part = copied(graph, some)
             _without_unread(part)
-            exported = Exported(TracedProgram(part), (), (), _tuple(len(places)))
-            one = captured_program(self.module, arguments, exported, _of_results(shown, places))
-            yield BackwardGraph(one, tuple(of[k] for k in places))
+            shown = _of_results(laid.shown, some)
+            one = self._as_captured(arguments, TracedProgram(part), len(some), shown)
+            yield BackwardGraph(one, tuple(of[k] for k in some))
+
+    def _as_captured(
+        self,
+        arguments: tuple[ForwardArgument, ...],
+        program: TracedProgram,
+        count: int,
+        shown: ForwardTrace,
+    ) -> Captured:
+        """count: of what it returns."""
+        exported = Exported(
+            program,
+            self.free,
+            (),
+            _tuple(count),
+            symbols=self.split.symbols,
+            asked=self.given.asked,
+            fixed=self.given.fixed,
+        )
+        return captured_program(self.module, arguments, exported, shown)
 
     def _name_of(self, n: Node) -> str:
         """What an argument of backward is called: as in the model, where that has a name for it."""
@@ -345,27 +316,61 @@ class _Joint:
 
     def _shown(self, program: TracedProgram, keys: Sequence[Leaf]) -> ForwardTrace:
         """What a run with tensors like those that it was traced with shows."""
-        tensors = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
-        run = partial(run_on_fakes, GraphModule(self.split.forward, program.graph), tensors, keys)
+        graph, free = program.graph, bool(self.split.free)
+        given = [n.meta["val"] for n in graph.nodes if n.op == "placeholder"]
+        said = {n: n.meta.get("val") for n in graph.nodes}
+        run = partial(run_on_fakes, GraphModule(self.split.forward, graph), given, keys)
         with silence(), torch.no_grad(), traced_as_eager(self.device):
             _, shown = run_fake(run)
+            for n, value in said.items() if free else ():
+                made, n.meta["val"] = n.meta.get("val"), value
+                n.meta["val"] = laid_with_numbers(n, made)
             lie_as_eager(program, self.device)
         return shown
+
+    # -- free sizes
+
+    def _free(self, forward: Graph, backward: Graph) -> tuple[FreeSize, ...]:
+        """The free sizes; those are not 1 at which a result would lie otherwise, or anything would
+        have another size."""
+        (output,) = (n for n in forward.nodes if n.op == "output")
+        results = output.args[0][: len(self.changed) + len(self.kinds)]
+
+        def lies(sizes: Sizes) -> bool:
+            otherwise = self._lying_otherwise(forward, sizes)
+            if otherwise is None or not otherwise.isdisjoint(results):
+                return False
+            return self._lying_otherwise(backward, sizes) is not None
+
+        def is_proved(names: frozenset[str]) -> bool:
+            ones = dict.fromkeys(names, 1)
+            return all(lies({**each, **ones}) for each in other_examples(self.split.free))
+
+        ones = provable([size.name for size in self.split.free if size.least == 1], is_proved)
+        return tuple(replace(s, least=1 if s.name in ones else 2) for s in self.split.free)
+
+    def _lying_otherwise(self, graph: Graph, sizes: Sizes) -> set[Node] | None:
+        values, module = (
+            Values.at(self.split.symbols, sizes),
+            GraphModule(self.split.forward, graph),
+        )
+        run = partial(lying_otherwise, module, frozenset(), values, self.device)
+        with silence(), torch.no_grad(), traced_as_eager(self.device):
+            try:
+                return run_fake(run)
+            except Exception:  # noqa: BLE001 - what eager says there, the original will say
+                return None
+
+
+def _is_size(n: object) -> bool:
+    """Whether a node is a number."""
+    return isinstance(n, Node) and isinstance(n.meta.get("val"), torch.SymInt)
 
 
 def _output(graph: Graph) -> Sequence[Any]:
     (output,) = (n for n in graph.nodes if n.op == "output")
     found: Sequence[Any] = output.args[0]
     return found
-
-
-def _copied(graph: Graph, places: Sequence[int] | None = None) -> Graph:
-    """The graph, or as much of it as some of its results need."""
-    made = Graph()
-    results: Any = made.graph_copy(graph, {})
-    made.output(results if places is None else tuple(results[k] for k in places))
-    made.eliminate_dead_code()
-    return made
 
 
 def _without_unread(graph: Graph) -> None:

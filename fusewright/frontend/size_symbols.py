@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.functions import FloatTrueDiv, IntTrueDiv, ToFloat
 
 from fusewright.frontend.asked_size import AskedSize
 from fusewright.ir.graph import BatchSize, size_of
@@ -22,9 +23,22 @@ class SizeSymbols:
 
     def size(self, number: torch.SymInt) -> BatchSize | None:
         """A number as a multiple of free sizes; None for what is none, or depends on the data."""
+        return None if runtime_number(number) else self._product(number.node.expr)
+
+    def quotient(self, number: torch.SymFloat) -> tuple[float, BatchSize] | None:
+        """A number as another one by a multiple of free sizes; None for what is none."""
         if runtime_number(number):
             return None
-        count, product = number.node.expr.as_coeff_Mul()
+        found = number.node.expr
+        for function in (IntTrueDiv, FloatTrueDiv):
+            found = found.replace(function, lambda a, b: a / b)
+        found = found.replace(ToFloat, lambda a: a).replace(_is_whole, lambda a: a.round())
+        above, below = found.as_numer_denom()
+        size = self._product(below)
+        return (float(above), size) if above.is_number and size is not None else None
+
+    def _product(self, expression: Any) -> BatchSize | None:
+        count, product = expression.as_coeff_Mul()
         powers = product.as_powers_dict().items()
         if not count.is_Integer or any(
             symbol not in self.names or not (power.is_Integer and power > 0)
@@ -33,6 +47,10 @@ class SizeSymbols:
             return None
         found = size_of(int(count), (self.names[s] for s, power in powers for _ in range(power)))
         return found if isinstance(found, BatchSize) else None
+
+
+def _is_whole(expression: Any) -> bool:
+    return bool(expression.is_Float and expression == int(expression))
 
 
 NO_SYMBOLS = SizeSymbols({})
@@ -53,16 +71,47 @@ def relations(program: ExportedProgram, symbols: SizeSymbols) -> list[str]:
     torch.export says where one size is not as free as it is to be, but it takes what relates two of
     them (`batch != length`, `batch * length == 186`) for granted.
     """
-    places = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
-    sizes: list[Any] = [s for v in places if isinstance(v, torch.Tensor) for s in v.shape]
-    modes = {id(s.node.shape_env): s.node.shape_env for s in sizes if isinstance(s, torch.SymInt)}
-    asked = [env.replace(guard.expr) for env in modes.values() for guard in env.guards]
     found = []
-    for expression in asked:
-        named = {s: s.func(symbols.names[s]) for s in expression.free_symbols & {*symbols.names}}
+    for expression in guards_of(program):
+        named = _named(expression, symbols)
         if len({str(name) for name in named.values()}) > 1:
             found.append(str(expression.subs(named)))
     return found
+
+
+def guards_of(program: ExportedProgram) -> list[Any]:
+    """What has been asked of sizes, with yes for an answer, since they were traced first."""
+    modes = {id(env): env for env in map(_env, _free_numbers(program))}
+    return [env.replace(guard.expr) for env in modes.values() for guard in env.guards]
+
+
+def asked_behind(program: ExportedProgram, symbols: SizeSymbols, known: int) -> list[str]:
+    """What has been asked of free sizes behind so many questions, or what they have to be since."""
+    found = []
+    for number in _free_numbers(program):
+        for symbol, name in symbols.names.items():
+            if _env(number).replace(symbol) != symbol:
+                found.append(f"{name} being {_env(number).replace(symbol)}")
+    for expression in guards_of(program)[known:]:
+        if named := _named(expression, symbols):
+            found.append(str(expression.subs(named)))
+    return found
+
+
+def _free_numbers(program: ExportedProgram) -> list[torch.SymInt]:
+    """Sizes of what a program is given that were free when it was traced."""
+    places = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
+    sizes: list[Any] = [s for v in places if isinstance(v, torch.Tensor) for s in v.shape]
+    return [s for s in sizes if isinstance(s, torch.SymInt)]
+
+
+def _env(number: torch.SymInt) -> Any:
+    return number.node.shape_env
+
+
+def _named(expression: Any, symbols: SizeSymbols) -> dict[Any, Any]:
+    """What is put for the free sizes in it, to be read by people."""
+    return {s: s.func(symbols.names[s]) for s in expression.free_symbols & {*symbols.names}}
 
 
 def arguments_of(program: ExportedProgram, count: int) -> list[torch.Tensor]:

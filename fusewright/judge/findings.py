@@ -54,7 +54,7 @@ _TABLE = (
     Check("determinism", "always", "the same input again is within the contract again, over all rounds", "C39 F5 F6 C40", fewest=4),
     Check("instances", "always", "two instances with different weights do not disturb each other", "F22 R8", fewest=3),
     Check("global-state", "always", "what a process has outside of its tensors is as it was: numeric flags, modes, hooks, functions, random numbers, the processor's rounding, signals, files, limits, environment", "T13 T14 F24 C14"),
-    Check("gradients", "grad", "gradients of every input and parameter for random cotangents, against float64 autograd", "C33", fewest=2),
+    Check("gradients", "grad", "gradients of every input and parameter for random cotangents, also of fewer rows, against float64 autograd", "C33", fewest=2),
     Check("crash", "always", "no phase ends in a signal, an exit, or a device fault", "F1 F10 C15"),
     Check("timeout", "always", "every answer comes within its deadline", "F8 F14 F28 F30"),
     Check("protocol", "always", "every message is complete, in order and in range", "C15-C17 H7 H5"),

@@ -1,4 +1,5 @@
-"""What forward and backward graphs call, and which cannot be had for a GPU that is elsewhere."""
+"""What forward and backward graphs call, which sizes are free in them, and which cannot be had for
+a GPU that is elsewhere."""
 
 from __future__ import annotations
 
@@ -97,3 +98,98 @@ def test_a_gpu_elsewhere_may_differentiate_otherwise(
     assert joint(module, inputs).leaves
     with pytest.raises(CaptureFailed, match=why):
         joint(module, inputs, "cuda")
+
+
+# ---- free sizes ----------------------------------------------------------------------------------
+
+
+class Weights(nn.Module):
+    """Products of matrices that PyTorch copies, or shows, by the batch: the same is computed."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = x.view(x.shape[0], 6, 2, 8).transpose(1, 2)
+        return torch.softmax(parts @ parts.transpose(-1, -2), -1) @ parts
+
+
+class Columns(nn.Module):
+    """A slice of all rows, whose derivative is written all over."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x * x.sum(1)[:, None])
+
+
+class Distance(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(torch.tanh(x), y)
+
+
+class Shift(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + self.shift).sum()
+
+
+class Deviation(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x / (x.std(0) + 1))
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "least"),
+    [
+        (Layers(), [leaf(6, 3, 8, 8)], 2),  # statistics of a batch of one raise
+        (Layers().eval(), [leaf(6, 3, 8, 8)], 1),
+        (Weights(), [leaf(4, 6, 16)], 1),
+        (Columns(), [leaf(5, 7)], 1),
+        (Distance(), [leaf(5, 7), leaf(5, 7)], 1),
+        (encoder(), [leaf(4, 7, 16)], 2),  # one row of it is another product
+    ],
+    ids=["train", "eval", "products", "slice", "mean", "encoder"],
+)
+def test_the_batch_is_free_with_gradients(module: nn.Module, inputs: list[Any], least: int) -> None:
+    found = joint(module, inputs)
+    assert found.fixed == ""
+    for one in (found.forward, *(graph.captured for graph in found.backward)):
+        (size,) = one.graph.free
+        assert (size.name, size.example, size.least) == ("batch", len(inputs[0]), least)
+
+
+def test_nothing_is_written_over_memory_that_is_new() -> None:
+    (backward, *_) = joint(Columns(), [leaf(5, 7)]).backward
+    assert not calls(backward.captured)
+
+
+def test_backward_is_handed_an_argument_where_nothing_else_has_the_batch() -> None:
+    module, x = Shift(), leaf(5, 8)
+    found = joint(module, [x])
+    for graph in found.backward:
+        assert [a.parameter for a in graph.captured.arguments] == ["x", "gradient"]
+    assert found.forward.graph.outputs[found.results :] == found.forward.graph.inputs
+
+
+def test_a_derivative_that_is_not_free_is_made_at_the_examples_sizes() -> None:
+    module, inputs = Deviation(), [leaf(5, 7)]
+    given = capture(module, inputs)
+    found = capture_joint(module, inputs, given)
+    assert given.graph.free
+    assert found.fixed == "a size or a number of the derivative is no product of free sizes"
+    assert not found.forward.graph.free
+    assert [*found.forward.fixed.values()] == [f"with gradients, {found.fixed}"]
+
+
+def test_sizes_may_be_kept_fixed() -> None:
+    module, inputs = Columns(), [leaf(5, 7)]
+    found = capture_joint(module, inputs, capture(module, inputs), fixed="because")
+    assert (found.fixed, found.forward.graph.free) == ("because", ())
+    assert found.backward[0].captured.graph.inputs[0].shape == (5, 7)
