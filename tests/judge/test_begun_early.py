@@ -70,7 +70,8 @@ def test_who_asks_late_is_told_the_phase_that_it_is_in(site: Site, tmp_path: Pat
     told: list[str] = []
     with open_judging(asked(GOOD), site) as opened:
         begun(opened).verdict(told.append)
-    phases = ["opening the problem", "examining the problem", "self-test", "first"]
+    steps = ["opening the problem", "examining the problem", "self-test", "values"]
+    phases = [f"judging: {step}" for step in steps]
     assert told == phases[phases.index(told[0]) :]
 
 
