@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -213,21 +213,25 @@ class _Given:
 
 @contextmanager
 def _sizes_left_open() -> Iterator[None]:
-    """Within the block, PyTorch does not ask how many images a convolution takes: which routine of
-    a CPU runs it says nothing of what it gives. Numbers that sizes make stay numbers: to make them
+    """Within the block, it says nothing of a size that PyTorch asks for it to choose a routine of
+    convolutions, all of which give the same. Numbers that sizes make stay numbers: to make them
     tensors, PyTorch 2.13 looks for symbols that no node is."""
-    kept = torch._C._get_mkldnn_enabled(), torch._C._get_nnpack_enabled()
     steps: Any = graph_compile
-    as_tensors = steps.tensorify_python_scalars
-    torch._C._set_mkldnn_enabled(False)
-    torch._C._set_nnpack_enabled(False)
+    routines: Any = torch._C
+    as_tensors, chosen = steps.tensorify_python_scalars, routines._select_conv_backend
+
+    def choose(image: torch.Tensor, *given: object, **named: object) -> object:
+        sizes: list[Any] = [s for s in image.shape if isinstance(s, torch.SymInt)]
+        with sizes[0].node.shape_env.suppress_guards() if sizes else nullcontext():
+            return chosen(image, *given, **named)
+
     steps.tensorify_python_scalars = lambda *_: None
+    routines._select_conv_backend = choose
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(kept[0])
-        torch._C._set_nnpack_enabled(kept[1])
         steps.tensorify_python_scalars = as_tensors
+        routines._select_conv_backend = chosen
 
 
 def _with_free(given: _Given) -> JointProgram:
