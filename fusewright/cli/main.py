@@ -54,6 +54,7 @@ from fusewright.cli.reporting import Asked, Done, asked
 from fusewright.cli.views import (
     arena_done,
     contest_done,
+    explained_done,
     suite_done,
     timing_done,
     verdict_done,
@@ -152,32 +153,32 @@ def optimize(  # noqa: PLR0913 -- the options of the command
 
 @app.command()
 @ends_well
-def explain(
+def explain(  # noqa: PLR0913 -- the options of the command
     problem: ProblemPath,
     target: TargetName = None,
     algebra: Algebra = True,
     settings: Settings = None,
     dynamic: Dynamic = None,
     gradients: Gradients = False,
+    report_path: ReportPath = None,
+    as_json: AsJson = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Only how many kernels and calls there are.")
     ] = False,
 ) -> int:
     """Say which operators share a kernel and why, what it saves, and what time to expect."""
+    wanted = asked(verbose=False, quiet=quiet, report=report_path, as_json=as_json)
+    check_outputs(problem, report=wanted.report)
     check_target(target)
-    overrides, sizes = parse_settings(settings), parse_dynamic(dynamic)
-    from fusewright.compiler.pipeline import explain_file
+    about: dict[str, Any] = {"target": target, "rules": RESTRICTIONS[algebra]}
+    about |= {"overrides": parse_settings(settings), "dynamic": parse_dynamic(dynamic)}
 
-    record = explain_file(
-        problem,
-        target=target,
-        rules=RESTRICTIONS[algebra],
-        overrides=overrides,
-        dynamic=sizes,
-        gradients=gradients,
-    )
-    typer.echo(record.splitlines()[0] if quiet else record.rstrip())
-    return 0
+    def work() -> Done:
+        from fusewright.compiler.pipeline import explain_file
+
+        return explained_done(explain_file(problem, **about, gradients=gradients), wanted.view)
+
+    return wanted.reported(work)
 
 
 @app.command()

@@ -40,6 +40,13 @@ def outcome_done(outcome: OptimizeResult, view: View, text: str | None = None) -
     return Done(outcome_report(outcome), outcome.exit_code, show)
 
 
+def explained_done(outcome: OptimizeResult, view: View) -> Done:
+    """Of `explain`: the record, which is as it is on any terminal."""
+    record = outcome.decisions.rstrip()
+    text = record.splitlines()[0] if view == "line" else record
+    return Done(outcome_report(outcome), 0, partial(_print_text, f"{text}\n"))
+
+
 def verdict_done(verdict: Verdict, view: View, problem: str = "", candidate: str = "") -> Done:
     """Of `judge`. problem, candidate: their files, as named; "" of a replay."""
     if view == "full":

@@ -98,6 +98,7 @@ from fusewright.tune.tuner import DEFAULT, cached_or, tune, untuned
 
 Progress = Callable[[str], None]
 TUNED = "fusewright_tuned.sqlite"  # beside the compiled kernels
+ONLY_PLANNED = "nothing was written: explain only plans"
 NOT_ASKED = "the file was neither compiled nor run, as --no-verify asks"
 
 
@@ -378,14 +379,16 @@ def explain_file(
     overrides: Mapping[str, str] = NO_OVERRIDES,
     dynamic: Wanted = NOTHING_ASKED,
     gradients: bool = False,
-) -> str:
-    """The decision record of a problem on a target; nothing is built, and the model runs only if
-    it cannot be captured as a whole."""
+) -> OptimizeResult:
+    """What would be made of a problem on a target: its `decisions` are the record. Nothing is
+    written or built, and the model runs only if it cannot be captured as a whole."""
     machine, _ = resolve_target(target)
     problem, module, given = _load(problem_path, overrides, _quiet)
     settings = "eager", rules, _as_planned, _quiet
     file = _file(problem, module, given, machine, *settings, dynamic=dynamic, gradients=gradients)
-    return file.record
+    return replace(
+        _outcome(problem, overrides, machine, STANDARD_OUTPUT, file), why_not=ONLY_PLANNED
+    )
 
 
 def fused_as(made: Compilation, module: nn.Module, rules: frozenset[str]) -> nn.Module | None:

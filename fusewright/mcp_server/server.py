@@ -88,8 +88,8 @@ def make_server(limits: Limits) -> MCPServer[Any]:
         """Say which operators would share a kernel and why, what that saves, and what time to
         expect. Nothing is compiled or run."""
         path, files = _placed({"problem": problem})
-        words = ["optimize", *path, "--no-verify", "--output", "optimized.py"]
-        return await run([*words, *_options(target=target, constants=constants)], files)
+        words = ["explain", *path, *_options(target=target, constants=constants)]
+        return await run(words, files)
 
     @server.tool()
     async def optimize(

@@ -6,6 +6,8 @@ The report of every command has the same keys:
     kernels      [{name, kind, operators, bytes, flops, predicted_s}]
     forwards     [{label, rows, savings}]: of each new `forward` its steps, by the names and lines
                  of the user's file, and what a call moves; empty for other commands than `optimize`
+                 and `explain`
+    decisions    the decision record as text, of `optimize` and `explain`; else null
     path         the written file; null for other commands, and where nothing was written
     degenerate   whether no output depends on the inputs
     tuning       {level, tried, alternatives, changes, gains, eager}; null without --tune
@@ -109,7 +111,7 @@ def verdict_report(verdict: Verdict, kernels: tuple[StepReport, ...] = ()) -> Re
     report = {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
     report["environment"] = {**environment(), **verdict.environment}
     own = {"degenerate": False, "tuning": None, "parts": None, "need": None}
-    return {**report, "kernels": kernels, "forwards": (), "path": None, **own}
+    return {**report, "kernels": kernels, "forwards": (), "path": None, "decisions": None, **own}
 
 
 def outcome_report(outcome: OptimizeResult) -> Report:
@@ -124,6 +126,7 @@ def outcome_report(outcome: OptimizeResult) -> Report:
         "parts": outcome.parts,
         "need": outcome.need,
         "forwards": outcome.forwards,
+        "decisions": outcome.decisions,
         "path": None if outcome.path == STANDARD_OUTPUT else outcome.path,
     }
 

@@ -79,7 +79,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
         ModuleType("fusewright.judge.timing.bench"),
     )
     pipeline.__dict__["optimize_file"] = stages.stage("optimize", outcome)
-    pipeline.__dict__["explain_file"] = stages.stage("explain", "relu and add share relu_add\n")
+    pipeline.__dict__["explain_file"] = stages.stage("explain", outcome)
     timing.__dict__["bench"] = stages.stage("bench", TIMING)
     monkeypatch.setitem(sys.modules, pipeline.__name__, pipeline)
     monkeypatch.setitem(sys.modules, timing.__name__, timing)
@@ -259,7 +259,13 @@ def test_explain(stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
     wanted = {"target": "cuda", "rules": frozenset[str](), "overrides": overrides, "dynamic": sizes}
     assert options == {**wanted, "gradients": False}
     assert capsys.readouterr().out == "relu and add share relu_add\n"
-    stages.result = "p.py on cpu: 1 fused kernel, 0 library calls\n\n  relu_add\n"
+    assert run("explain", "problem.py", "--json", "--report", "r.json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((files / "r.json").read_text())
+    assert report["decisions"] == "relu and add share relu_add"
+    assert [kernel["name"] for kernel in report["kernels"]] == ["relu_add"]
+    text = "p.py on cpu: 1 fused kernel, 0 library calls\n\n  relu_add\n"
+    stages.result = OptimizeResult(Path("-"), text, (), None, "")
     assert run("explain", "problem.py", "-q") == 0
     assert capsys.readouterr().out == "p.py on cpu: 1 fused kernel, 0 library calls\n"
 
@@ -430,8 +436,8 @@ def test_the_reader_of_the_output_leaves(tmp_path: Path, command: str) -> None:
         "from fusewright.report.run_report import OptimizeResult\n"
         "pipeline = types.ModuleType('fusewright.compiler.pipeline')\n"
         "text = 'long line\\n' * 100_000\n"
-        "pipeline.explain_file = lambda *_, **__: text\n"
-        "pipeline.optimize_file = lambda *_, **__: OptimizeResult(Path('o'), text, (), None, '')\n"
+        "made = lambda *_, **__: OptimizeResult(Path('o'), text, (), None, '')\n"
+        "pipeline.explain_file = pipeline.optimize_file = made\n"
         "sys.modules[pipeline.__name__] = pipeline\n"
         "main()\n"
     )

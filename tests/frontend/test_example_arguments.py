@@ -276,7 +276,7 @@ from pathlib import Path
 resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
 from fusewright.compiler.pipeline import explain_file
 begin = time.perf_counter()
-record = explain_file(Path(sys.argv[1]), target="cpu")
+record = explain_file(Path(sys.argv[1]), target="cpu").decisions
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps({"record": record, "seconds": time.perf_counter() - begin, "peak": peak * 1024}))
 """

@@ -96,6 +96,7 @@ def test_explained() -> None:
     assert not result.is_error, result.content
     (kernel,) = result.structured_content["kernels"]
     assert kernel["operators"] == ["relu", "mul"]
+    assert result.structured_content["decisions"].startswith("problem.py on sm_90a: 1 fused kernel")
 
 
 @pytest.mark.judged

@@ -604,7 +604,7 @@ def test_a_file_in_which_nothing_is_replaced(
     problem: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = TuneResult(MODEL, ("  tuned: by hand",), {"tried": 1})
-    monkeypatch.setattr("fusewright.compiler.pipeline.tune", lambda *_: kept)
+    monkeypatch.setattr("fusewright.compiler.pipeline.tune", lambda *_, **__: kept)
     text, decisions, _ = optimized(problem, "quick", "kept.py")
     assert decisions == "softmax.py on cpu: the model as it was\n\n  tuned: by hand\n"
     own = problem.read_text(encoding="utf-8").replace("class Model(", "class ModelNew(")
