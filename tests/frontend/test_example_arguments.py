@@ -320,7 +320,12 @@ def test_what_is_remembered_of_tuning_draws_nothing(
     made = make(problem.make_model(), given.inputs, TARGETS["cpu"])
     told = TuneResult(TuneChoice(), (), {})
     monkeypatch.setattr(pipeline, "cached_or", lambda *_: told)
-    about: dict[str, Any] = {"problem": problem, "given": given, "turn": nullcontext}
+    about: dict[str, Any] = {
+        "problem": problem,
+        "given": given,
+        "turn": nullcontext,
+        "seconds": None,
+    }
     found = pipeline._tuned(
         replace(made, replaced=True), lambda _: None, level="quick", rules=NO_RULES, **about
     )
