@@ -20,7 +20,7 @@ from fusewright.arena.entries import Entry
 from fusewright.arena.ranking import ArenaRow, judged_row, kept_arena_row, timed_rows
 from fusewright.common.devices import free_of, gpus, host_free
 from fusewright.common.timing_lock import HOST
-from fusewright.judge.timing.contest import FASTEST, MOST
+from fusewright.judge.timing.contest import FASTEST, MOST, UNCLEAR
 from fusewright.suite.process_runner import ProcessRunner, Program
 from fusewright.suite.results_db import ResultsDb
 from fusewright.suite.run_all import SHARE, STORE, make_folder
@@ -194,7 +194,8 @@ def _contest(
         if isinstance(told, Mapping):
             told = told if "timings" in told else _of_one(told, *paths.values())
             found = {what: _by_key(told[what], paths) for what in NOBODY}
-            store.put(together, found)
+            if not any(why.startswith(UNCLEAR) for why in found["lost"].values()):
+                store.put(together, found)
         else:
             found = {**NOBODY, "lost": dict.fromkeys(by_key, run.reason)}
     own = [(str(entry.path.absolute()), entry.key) for entry in entries]

@@ -129,6 +129,13 @@ def test_what_got_no_verdict_is_asked_again(tmp_path: Path) -> None:
     assert asked.count("judge norm/cid.py") == asked.count("bench norm/cid.py") == 1
 
 
+def test_clocks_that_contradict_each_other_are_asked_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        _, report = arena(tmp_path, {"norm/ann": "right 2.0", "norm/bob": "odd"})
+        assert rows(report)["norm/bob"]["end"] == "not timed"
+    assert journal(tmp_path).count("bench norm/ann.py norm/bob.py") == 2
+
+
 def test_verdicts_only(tmp_path: Path) -> None:
     code, report = arena(tmp_path, MIXED, "--no-timing")
     assert code == 0

@@ -1,5 +1,6 @@
 """Stands in for `fusewright judge` and `bench` in an arena: a candidate's first line says what it
-is worth, `# right 2.0` (times as fast as eager), `# wrong`, `# crashes`, `# unclear` or `# breaks`.
+is worth: `# right 2.0` (times as fast as eager), `# wrong`, `# crashes`, `# unclear`, `# breaks` or
+`# odd` (its clocks).
 
 It keeps a journal beside the arena's output: a line for each command.
 """
@@ -13,6 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fusewright.judge.timing.contest import UNCLEAR
+
+LOST = {"breaks": "it broke", "odd": f"{UNCLEAR}: hidden work"}
 CLOSE = 0.05  # of the logarithm: closer candidates cannot be told apart
 
 
@@ -56,7 +60,7 @@ def _contest(worth: dict[str, list[str]]) -> dict[str, Any]:
             path: _ratio(x / best, "slower" if x < best * (1 - CLOSE) else "no difference shown")
             for path, x in speed.items()
         },
-        "lost": {path: "it broke" for path, words in worth.items() if words[0] == "breaks"},
+        "lost": {path: LOST[words[0]] for path, words in worth.items() if words[0] in LOST},
     }
 
 

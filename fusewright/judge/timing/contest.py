@@ -29,6 +29,7 @@ from fusewright.judge.timing.bench import (
 )
 from fusewright.judge.timing.sides import EAGER, ENVIRONMENT, Side, participants, prepare, start
 
+UNCLEAR = "its clocks contradict each other, once"  # nobody's fault for certain: worth another run
 FASTEST = "the fastest"  # what is claimed of the first
 MOST = 8  # candidates at once: each has a process, and memory that it shares with the judge
 
@@ -100,7 +101,7 @@ def _ranked(
         try:
             timing = conclude(session, run, side, floors)
         except Unclear as unclear:
-            lost[rivals[side]] = f"its clocks contradict each other: {unclear}"
+            lost[rivals[side]] = f"{UNCLEAR}: {unclear}"
             continue
         if timing is None or session.ledger.failed():
             lost[rivals[side]] = "; ".join(f.detail for f in session.ledger.findings())

@@ -11,7 +11,7 @@ import pytest
 
 from fusewright.errors import BadUsage
 from fusewright.judge.request import Request
-from fusewright.judge.timing.contest import FASTEST, MOST, contest
+from fusewright.judge.timing.contest import FASTEST, MOST, UNCLEAR, contest
 
 pytestmark = [pytest.mark.judged, pytest.mark.slow]
 
@@ -74,7 +74,11 @@ def candidates(folder: Path, *names: str) -> dict[str, Path]:
 
 def test_all_are_timed_together_and_the_wrong_ones_lost(tmp_path: Path) -> None:
     found = contest(request(tmp_path), candidates(tmp_path, "slow", "wrong", "honest", "raises"))
-    assert [*found.timings] == ["honest", "slow"]
+    while any(why.startswith(UNCLEAR) for why in found.lost.values()):  # on a busy machine
+        found = contest(
+            request(tmp_path), candidates(tmp_path, "slow", "wrong", "honest", "raises")
+        )
+    assert [*found.timings] == ["honest", "slow"], found.lost
     assert found.over_best["honest"]["claim"] == FASTEST
     ratio = found.over_best["slow"]
     assert ratio["claim"] != FASTEST
