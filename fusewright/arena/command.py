@@ -8,24 +8,27 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fusewright.arena.entries import Entry, find_entries
+from fusewright.arena.entries import find_entries
 from fusewright.arena.leaderboard import arena_page, arena_report
 from fusewright.arena.ranking import ArenaRow
-from fusewright.arena.run_arena import ArenaOptions, Watch, run_arena
+from fusewright.arena.run_arena import ArenaOptions, run_arena
 from fusewright.common.atomic_write import write_atomically
 from fusewright.common.progress import bar
+from fusewright.report.amounts import tally
 from fusewright.report.run_report import Report
 from fusewright.suite.process_runner import Program
+from fusewright.suite.run_all import Watch
 
 
 @dataclass(frozen=True)
 class Board:
     """about: the options, and what the rows are of.  strangers: files that are left out, as their
-    path names no problem."""
+    path names no problem.  lost: why results could not be remembered."""
 
     rows: tuple[ArenaRow, ...]
     about: Mapping[str, object]
     strangers: tuple[Path, ...]
+    lost: tuple[str, ...]
 
     @property
     def exit_code(self) -> int:
@@ -53,22 +56,17 @@ def arena(
     quiet: no progress.  Raises BadUsage as `find_entries` does, and for an `output` that cannot be
     written.
     """
-    found = find_entries(*folders, output, asdict(options))
+    found = find_entries(*folders, output, options.of_results)
     done: list[ArenaRow] = []
     with bar(Console(stderr=True), len(found.entries), quiet=quiet) as shown:
 
-        def begun(entry: Entry) -> None:
-            shown.begin(entry.name)
-
         def told(row: ArenaRow) -> None:
             done.append(row)
-            words = [row.verdict for row in done]
-            counts = (f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-            shown.end(f"{row.problem}/{row.entrant}", ", ".join(counts))
+            shown.end(row.name, tally([row.verdict for row in done]))
 
-        watch = Watch(begun, told)
-        rows = run_arena(found.entries, options, output, program, jobs=jobs, watch=watch)
+        watch = Watch(shown.begin, told)
+        rows, lost = run_arena(found.entries, options, output, program, jobs=jobs, watch=watch)
     about = {"problems": str(folders[0]), "candidates": str(folders[1])} | asdict(options)
     if page is not None:
         write_atomically(page, arena_page(rows, about), force=True)
-    return Board(rows, about, found.strangers)
+    return Board(rows, about, found.strangers, lost)

@@ -15,6 +15,11 @@ from fusewright.errors import BadUsage
 from fusewright.suite.run_all import files_below, state_of_all
 
 
+def entry_name(problem: str, entrant: str) -> str:
+    """What people, and files of results, call a candidate."""
+    return f"{problem}/{entrant}"
+
+
 @dataclass(frozen=True)
 class Entry:
     """A candidate. problem: its name, the path without the suffix.  entrant: what its own path says
@@ -28,7 +33,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        return f"{self.problem}/{self.entrant}"
+        return entry_name(self.problem, self.entrant)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fusewright.arena.ranking import ArenaRow, Entrant, standings
-from fusewright.report.amounts import seconds_text
+from fusewright.judge.timing.contest import FASTEST
+from fusewright.report.amounts import seconds_text, tally
 from fusewright.report.run_report import Report, environment
 from fusewright.report.speed import SpeedRatio
 from fusewright.report.styles import STYLES
@@ -62,8 +63,7 @@ def show_arena(console: Console, rows: Sequence[ArenaRow]) -> None:
 
 def arena_line(rows: Sequence[ArenaRow]) -> str:
     """All in one line."""
-    words = [row.verdict for row in rows]
-    counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(sorted(words)[::-1]))
+    counts = tally(sorted((row.verdict for row in rows), reverse=True))
     best = next(iter(standings(rows)), None)
     leads = f"; {best.name} leads, {best.right} of {best.entered} right" if best else ""
     return f"{len(rows)} candidates: {counts}{leads}"
@@ -101,7 +101,7 @@ def cells(row: ArenaRow) -> list[str]:
         "" if row.time_s is None else seconds_text(row.time_s),
         _interval(row.over_eager),
         _ratio(row.over_compile),
-        "" if _is_first(row.over_best) else _ratio(row.over_best),
+        "" if row.over_best and row.over_best.claim == FASTEST else _ratio(row.over_best),
     ]
 
 
@@ -139,10 +139,6 @@ def _table(
 def _rank(row: ArenaRow) -> tuple[bool, int, float, str, str]:
     over = row.over_eager.median if row.over_eager else 0.0
     return not row.place, row.place, -over, row.word, row.entrant
-
-
-def _is_first(ratio: SpeedRatio | None) -> bool:
-    return ratio is not None and (ratio.low, ratio.high) == (1.0, 1.0)
 
 
 def _ratio(ratio: SpeedRatio | None) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusewright.arena.entries import Entry
+from fusewright.arena.entries import Entry, entry_name
 from fusewright.judge.findings import Word
 from fusewright.judge.timing.contest import FASTEST
 from fusewright.report.speed import SpeedRatio, ratio_of
@@ -40,6 +40,10 @@ class ArenaRow:
     over_compile: SpeedRatio | None = None
     over_best: SpeedRatio | None = None
     place: int = 0
+
+    @property
+    def name(self) -> str:
+        return entry_name(self.problem, self.entrant)
 
     @property
     def word(self) -> str:
@@ -79,7 +83,7 @@ def timed_rows(
     """
     done = dict(rows)
     for contest in contests:
-        for path, why in contest["lost"].items():
+        for path, why in {**contest["lost"], **contest["unclear"]}.items():
             done[path] = replace(rows[path], end="not timed", reason=why)
         for path, timing in contest["timings"].items():
             done[path] = _timed(rows[path], timing, contest["over_best"][path])

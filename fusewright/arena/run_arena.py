@@ -7,9 +7,8 @@ options and the version of this package: nothing is judged or timed twice, also 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -18,12 +17,10 @@ from typing import Any
 
 from fusewright.arena.entries import Entry
 from fusewright.arena.ranking import ArenaRow, judged_row, kept_arena_row, timed_rows
-from fusewright.common.devices import free_of, gpus, host_free
-from fusewright.common.timing_lock import HOST
-from fusewright.judge.timing.contest import FASTEST, MOST, UNCLEAR
-from fusewright.suite.process_runner import ProcessRunner, Program
+from fusewright.judge.timing.contest import FASTEST, MOST
+from fusewright.suite.process_runner import ProcessRunner, Program, open_runner, setting_words
 from fusewright.suite.results_db import ResultsDb
-from fusewright.suite.run_all import SHARE, STORE, make_folder
+from fusewright.suite.run_all import NOBODY, STORE, Watch, make_folder
 from fusewright.suite.run_end import RunEnd
 
 
@@ -36,27 +33,18 @@ class ArenaOptions:
     timeout_s: float = 600.0
     overrides: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def of_results(self) -> Mapping[str, object]:
+        """Those that a verdict, or a time, depends on."""
+        return {"device": self.device, "overrides": dict(self.overrides)}
+
     def words(
         self, command: str, problem: Path, candidates: Sequence[Path], report: str
     ) -> list[str]:
         """Of `judge` for one candidate, or of `bench` for several."""
         words = [command, str(problem), *map(str, candidates), "--report", report]
         words += ["--device", self.device, "--verbose"] + ["--no-timing"] * (command == "judge")
-        for name, value in self.overrides.items():
-            words += ["--set", f"{name}={value}"]
-        return words
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Who waits. begun: called with each candidate whose judging begins, in any thread.  told: with
-    each row once it is judged."""
-
-    begun: Callable[[Entry], None]
-    told: Callable[[ArenaRow], None]
-
-
-UNWATCHED = Watch(lambda _: None, lambda _: None)
+        return words + setting_words(self.overrides)
 
 
 def run_arena(
@@ -66,146 +54,131 @@ def run_arena(
     program: Program,
     *,
     jobs: int = 1,
-    watch: Watch = UNWATCHED,
-) -> tuple[ArenaRow, ...]:
-    """The rows in the order of the entries.
+    watch: Watch[ArenaRow] = NOBODY,
+) -> tuple[tuple[ArenaRow, ...], tuple[str, ...]]:
+    """The rows in the order of the entries, and why some results could not be remembered.
 
     program: takes the words of a command.  Raises BadUsage where no results can be kept.
     """
     make_folder(output)
-    with ResultsDb(output / STORE) as store, _runner(options, output, program, jobs) as runner:
-        rows = _judged(entries, options, runner, store, jobs, watch)
-        if options.timing:
-            for _, some in groupby(entries, key=lambda entry: entry.problem):
-                rows |= _timed(tuple(some), rows, options, runner, store)
-    return tuple(rows[entry.name] for entry in entries)
-
-
-@contextmanager
-def _runner(
-    options: ArenaOptions, output: Path, program: Program, jobs: int
-) -> Iterator[ProcessRunner]:
-    devices = () if options.device == "cpu" else gpus()
-    limits = {HOST: host_free(), **free_of(devices)}
-    limits = {name: int(SHARE * size) for name, size in limits.items()}
-    runner = ProcessRunner(
-        program, output, options.timeout_s, several=jobs > 1, devices=devices, limits=limits
-    )
-    try:
-        yield runner
-    finally:
-        runner.stop()
-
-
-def _judged(
-    entries: Sequence[Entry],
-    options: ArenaOptions,
-    runner: ProcessRunner,
-    store: ResultsDb,
-    jobs: int,
-    watch: Watch,
-) -> dict[str, ArenaRow]:
-    """By the entry's name. What ended without a verdict is tried again the next time."""
-    rows: dict[str, ArenaRow] = {}
-    same: dict[str, list[Entry]] = {}  # by key: equal text is judged once
-    for entry in entries:
-        same.setdefault(entry.key, []).append(entry)
-
-    def tell(row: ArenaRow, key: str) -> None:
-        for entry in same[key]:
-            rows[entry.name] = replace(row, problem=entry.problem, entrant=entry.entrant)
-            watch.told(rows[entry.name])
-
-    def judge(entry: Entry) -> RunEnd:
-        watch.begun(entry)
-        problem, path = entry.problem_path.absolute(), entry.path.absolute()
-        words = partial(options.words, "judge", problem, [path])
-        return runner.launch(f"judged/{entry.name}", words)
-
-    kept = {key: kept_arena_row(found) for key in same if (found := store.get(key))}
-    for key, row in kept.items():
-        tell(row, key)
-    with ThreadPoolExecutor(jobs) as pool:
-        fresh = {pool.submit(judge, some[0]): key for key, some in same.items() if key not in kept}
+    on_gpus = options.device != "cpu"
+    runner = open_runner(program, output, options.timeout_s, jobs=jobs, on_gpus=on_gpus)
+    with ResultsDb(output / STORE) as store:
+        arena = _Arena(options, runner, store)
         try:
-            for future in as_completed(fresh):
-                key = fresh[future]
-                row = judged_row(same[key][0], future.result())
-                if row.verdict != "not-verified":
-                    store.put(key, asdict(row))
-                tell(row, key)
+            rows = arena.judged(entries, jobs, watch)
+            if options.timing:
+                for _, some in groupby(entries, key=lambda entry: entry.problem):
+                    rows |= arena.timed(tuple(some), rows)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            if len(rows) < len(entries):
-                runner.stop()
-    return rows
+            runner.stop()
+    return tuple(rows[entry.name] for entry in entries), tuple(arena.lost)
 
 
-def _timed(
-    entries: Sequence[Entry],
-    rows: Mapping[str, ArenaRow],
-    options: ArenaOptions,
-    runner: ProcessRunner,
-    store: ResultsDb,
-) -> dict[str, ArenaRow]:
-    """The rows of the right candidates of one problem, timed.
+class _Arena:
+    """Judgings and timings, each of which is kept. lost: why some could not be."""
 
-    More than can meet at once meet in several runs, and the fastest of those once more.
-    """
-    right = [entry for entry in entries if rows[entry.name].verdict == "verified"]
-    by_path = {str(entry.path.absolute()): entry for entry in right}
-    contests: list[Mapping[str, Any]] = []
-    meet = partial(_contest, options=options, runner=runner, store=store)
-    groups = [right[at : at + MOST] for at in range(0, len(right), MOST)]
-    for number, group in enumerate(groups, 1):
-        contests.append(meet(group, number))
-    if len(groups) > 1:
-        found = [(_ratio(t), path) for c in contests for path, t in c["timings"].items()]
-        fastest = [by_path[path] for _, path in sorted(found, reverse=True)[:MOST]]
-        contests.append(meet(fastest, len(groups) + 1) if fastest else NOBODY)
-    told = timed_rows({path: rows[entry.name] for path, entry in by_path.items()}, contests)
-    return {by_path[path].name: row for path, row in told.items()}
+    def __init__(self, options: ArenaOptions, runner: ProcessRunner, store: ResultsDb) -> None:
+        self._options, self._runner, self._store = options, runner, store
+        self.lost: list[str] = []
+
+    def judged(
+        self, entries: Sequence[Entry], jobs: int, watch: Watch[ArenaRow]
+    ) -> dict[str, ArenaRow]:
+        """By the entry's name. What ended without a verdict is tried again the next time."""
+        rows: dict[str, ArenaRow] = {}
+        same: dict[str, list[Entry]] = {}  # by key: equal text is judged once
+        for entry in entries:
+            same.setdefault(entry.key, []).append(entry)
+
+        def tell(row: ArenaRow, key: str) -> None:
+            for entry in same[key]:
+                rows[entry.name] = replace(row, problem=entry.problem, entrant=entry.entrant)
+                watch.told(rows[entry.name])
+
+        def judge(entry: Entry) -> RunEnd:
+            watch.begun(entry.name)
+            problem, path = entry.problem_path.absolute(), entry.path.absolute()
+            words = partial(self._options.words, "judge", problem, [path])
+            return self._runner.launch(f"judged/{entry.name}", words)
+
+        kept = {k: kept_arena_row(found) for k in same if (found := self._store.get(k))}
+        for key, row in kept.items():
+            tell(row, key)
+        new = [key for key in same if key not in kept]
+        with ThreadPoolExecutor(jobs) as pool:
+            fresh = {pool.submit(judge, same[key][0]): key for key in new}
+            try:
+                for future in as_completed(fresh):
+                    key = fresh[future]
+                    row = judged_row(same[key][0], future.result())
+                    if row.verdict != "not-verified":
+                        self._keep(same[key][0].name, key, asdict(row))
+                    tell(row, key)
+            except BaseException:  # what has not begun does not, and what has ends
+                pool.shutdown(wait=False, cancel_futures=True)
+                self._runner.stop()
+                raise
+        return rows
+
+    def timed(self, entries: Sequence[Entry], rows: Mapping[str, ArenaRow]) -> dict[str, ArenaRow]:
+        """The rows of the right candidates of one problem, timed.
+
+        More than can meet at once meet in several runs, and the fastest of those once more.
+        """
+        right = [entry for entry in entries if rows[entry.name].verdict == "verified"]
+        by_path = {str(entry.path.absolute()): entry for entry in right}
+        groups = [right[at : at + MOST] for at in range(0, len(right), MOST)]
+        contests = [self._contest(group, number) for number, group in enumerate(groups, 1)]
+        if len(groups) > 1:
+            found = [(_ratio(t), path) for c in contests for path, t in c["timings"].items()]
+            fastest = [by_path[path] for _, path in sorted(found, reverse=True)[:MOST]]
+            contests.append(self._contest(fastest, len(groups) + 1) if fastest else NO_CONTEST)
+        told = timed_rows({path: rows[entry.name] for path, entry in by_path.items()}, contests)
+        return {by_path[path].name: row for path, row in told.items()}
+
+    def _contest(self, entries: Sequence[Entry], number: int) -> Mapping[str, Any]:
+        """What one run of `bench` reports of these, by their paths; the store has it by their
+        keys."""
+        by_key = {entry.key: entry for entry in entries}  # equal text is timed once
+        together = hashlib.sha256("timed".join(sorted(by_key)).encode()).hexdigest()
+        found = self._store.get(together) or self._met(by_key, number, together)
+        own = [(str(entry.path.absolute()), entry.key) for entry in entries]
+        return {what: {p: some[k] for p, k in own if k in some} for what, some in found.items()}
+
+    def _met(self, by_key: Mapping[str, Entry], number: int, together: str) -> Mapping[str, Any]:
+        """The same by their keys, of a run that begins now. together: the key of the run."""
+        paths = {key: str(entry.path.absolute()) for key, entry in by_key.items()}
+        first, candidates = next(iter(by_key.values())), [Path(path) for path in paths.values()]
+        problem = first.problem_path.absolute()
+        words = partial(self._options.words, "bench", problem, candidates)
+        name = f"timed/{first.problem}-{number}"
+        run = self._runner.launch(name, words)
+        told = (run.report or {}).get("timing")
+        if not isinstance(told, Mapping):
+            return {**NO_CONTEST, "lost": dict.fromkeys(by_key, run.reason)}
+        told = told if "timings" in told else _of_one(told, *paths.values())
+        found = {what: _by_key(told[what], paths) for what in NO_CONTEST}
+        if not found["unclear"]:
+            self._keep(name, together, found)
+        return found
+
+    def _keep(self, name: str, key: str, result: Mapping[str, Any]) -> None:
+        if why := self._store.put(key, result):
+            self.lost.append(f"{name}: {why}")
 
 
-NOBODY: Mapping[str, Any] = {"timings": {}, "lost": {}, "over_best": {}}
+NO_CONTEST: Mapping[str, Any] = {"timings": {}, "lost": {}, "unclear": {}, "over_best": {}}
 
 
 def _ratio(timing: Mapping[str, Any]) -> float:
     return float(timing["ratios"]["eager"]["median"])
 
 
-def _contest(
-    entries: Sequence[Entry],
-    number: int,
-    options: ArenaOptions,
-    runner: ProcessRunner,
-    store: ResultsDb,
-) -> Mapping[str, Any]:
-    """What one run of `bench` reports of these, by their paths; the store has it by their keys."""
-    by_key = {entry.key: entry for entry in entries}  # equal text is timed once
-    paths = {key: str(entry.path.absolute()) for key, entry in by_key.items()}
-    together = hashlib.sha256("timed".join(sorted(by_key)).encode()).hexdigest()
-    found = store.get(together)
-    if found is None:
-        problem = entries[0].problem_path.absolute()
-        words = partial(options.words, "bench", problem, [Path(path) for path in paths.values()])
-        run = runner.launch(f"timed/{entries[0].problem}-{number}", words)
-        told = (run.report or {}).get("timing")
-        if isinstance(told, Mapping):
-            told = told if "timings" in told else _of_one(told, *paths.values())
-            found = {what: _by_key(told[what], paths) for what in NOBODY}
-            if not any(why.startswith(UNCLEAR) for why in found["lost"].values()):
-                store.put(together, found)
-        else:
-            found = {**NOBODY, "lost": dict.fromkeys(by_key, run.reason)}
-    own = [(str(entry.path.absolute()), entry.key) for entry in entries]
-    return {what: {p: some[k] for p, k in own if k in some} for what, some in found.items()}
-
-
 def _of_one(timing: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     """What `bench` reports of one candidate, as it reports several."""
     first = {"median": 1.0, "low": 1.0, "high": 1.0, "claim": FASTEST}
-    return {**NOBODY, "timings": {path: timing}, "over_best": {path: first}}
+    return {**NO_CONTEST, "timings": {path: timing}, "over_best": {path: first}}
 
 
 def _by_key(some: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:

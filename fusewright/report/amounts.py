@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 kernel`, `2 kernels`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def tally(words: Sequence[str]) -> str:
+    """`2 verified, 1 refuted`, in the order in which the words come first."""
+    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+
 
 def bytes_text(count: int) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -63,32 +64,22 @@ def show_timing(console: Console, timing: object) -> None:
 def show_contest(console: Console, contest: object) -> None:
     """One row per candidate, the fastest first, then who was lost, and why."""
     given = plain(contest)
-    facts: dict[str, object] = dict(given) if isinstance(given, dict) else {}
+    facts: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
     timings, best = _table(facts.get("timings")), _table(facts.get("over_best"))
     table = Table("candidate", "median", "over eager", "over the first", "claim", box=None)
-    for name in sorted(timings, key=lambda name: -_median(_ratios(timings[name]).get("eager"))):
-        sides = _table(timings[name].get("sides"))
-        first = best.get(name, {})
+    for name, timing in timings.items():
+        sides, ratios, first = _table(timing.get("sides")), _table(timing.get("ratios")), best[name]
         table.add_row(
             Text(name),
-            seconds_text(sides.get("candidate", {}).get("p50_s")),
-            _times(_ratios(timings[name]).get("eager", {}).get("median")),
+            seconds_text(sides["candidate"].get("p50_s")),
+            _times(ratios["eager"].get("median")),
             _times(first.get("median")),
             str(first.get("claim", "")),
         )
     console.print(table)
-    lost = facts.get("lost")
-    for name, why in lost.items() if isinstance(lost, dict) else ():
+    lost = {**dict(facts["lost"]), **dict(facts["unclear"])}
+    for name, why in lost.items():
         console.print(Text(f"  {name} was not timed: {why}"), soft_wrap=True)
-
-
-def _ratios(timing: Mapping[str, object]) -> dict[str, dict[str, object]]:
-    return _table(timing.get("ratios"))
-
-
-def _median(ratio: Mapping[str, object] | None) -> float:
-    found = (ratio or {}).get("median")
-    return float(found) if isinstance(found, (int, float)) else 0.0
 
 
 def _table(value: object) -> dict[str, dict[str, object]]:

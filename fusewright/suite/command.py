@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fusewright.common.atomic_write import write_atomically
 from fusewright.common.progress import bar
+from fusewright.report.amounts import tally
 from fusewright.report.run_report import Report
 from fusewright.report.speed import EAGER
 from fusewright.suite.process_runner import Program
@@ -54,9 +55,7 @@ def suite(  # noqa: PLR0913 -- the options of `fusewright suite`
         def told(result: SuiteRow) -> None:
             done.append(result)
             mean = geometric_mean(done, EAGER)
-            words = [row.verdict for row in done]
-            counts = [f"{words.count(word)} {word}" for word in dict.fromkeys(words)]
-            said = ", ".join(counts) + (f", mean {mean:.3f}x" if mean else "")
+            said = tally([row.verdict for row in done]) + (f", mean {mean:.3f}x" if mean else "")
             shown.end(result.name, said)
 
         results, lost = run_all(

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fusewright.common.devices import VISIBLE
+from fusewright.common.devices import VISIBLE, free_of, gpus, host_free
 from fusewright.common.timing_lock import ASK, GO, HOST, NEEDED, NO_LIMITS, SETTLE, TimingLock
 from fusewright.suite.run_end import (
     OUT_OF_MEMORY,
@@ -40,6 +40,7 @@ PRELOAD = (
     "fusewright.cli.main", "fusewright.compiler.pipeline", "torch._dynamo",
     "torch._inductor.sizevars", "fusewright.suite.prewarm",
 )  # fmt: skip
+SHARE = 0.9  # of the memory that is free when runs begin, for all of them together
 LEAVE_S = 10.0  # after it was asked to stop, a run may take this long to tidy up
 FIRST_TO_DIE = "500"  # where memory runs out, the kernel takes a run and not the suite
 TAIL = 500
@@ -203,6 +204,25 @@ class ProcessRunner:
         except TimeIsUpError:
             return True
         return False
+
+
+def open_runner(
+    program: Program, output: Path, timeout_s: float, *, jobs: int, on_gpus: bool
+) -> ProcessRunner:
+    """For so many runs at once, with a share of this machine's memory and, where they run on GPUs,
+    a GPU for each. program, output, timeout_s: as of ProcessRunner."""
+    devices = gpus() if on_gpus else ()
+    free = {HOST: host_free(), **free_of(devices)}
+    limits = {name: int(SHARE * size) for name, size in free.items()}
+    several = jobs > 1
+    return ProcessRunner(
+        program, output, timeout_s, several=several, devices=devices, limits=limits
+    )
+
+
+def setting_words(overrides: Mapping[str, str]) -> list[str]:
+    """Those of a command for constants of a problem file."""
+    return [word for name, value in overrides.items() for word in ("--set", f"{name}={value}")]
 
 
 def _enter(program: Program, words: list[str], log: str, line: socket.socket, device: str) -> None:

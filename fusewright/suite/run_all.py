@@ -15,20 +15,19 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from fusewright import __version__
-from fusewright.common.devices import free_of, gpus, host_free
 from fusewright.common.package import PACKAGE
-from fusewright.common.timing_lock import HOST
 from fusewright.errors import BadUsage
-from fusewright.suite.process_runner import ProcessRunner, Program
+from fusewright.suite.process_runner import Program, open_runner, setting_words
 from fusewright.suite.results_db import ResultsDb
 from fusewright.suite.row import SuiteRow, kept_row, row_of
 from fusewright.suite.run_end import DISK_FULL
 
-SHARE = 0.9  # of the memory that is free when a suite begins, for all its runs together
 SOURCES = (".py", ".h", ".cuh")
 STORE = "results.sqlite"
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,7 @@ class SuiteOptions:
         words += ["--target", self.target] if self.target else []
         words += ["--tune", self.tune] if self.tune else []
         words += ["--seed", str(self.seed)] if self.seed is not None else []
-        for name, value in self.overrides.items():
-            words += ["--set", f"{name}={value}"]
-        return words
+        return words + setting_words(self.overrides)
 
 
 @dataclass(frozen=True)
@@ -67,15 +64,15 @@ class SuiteProblem:
 
 
 @dataclass(frozen=True)
-class Watch:
-    """Who waits. begun: called with the name of each problem when it begins, in any thread.  told:
-    with each new result."""
+class Watch(Generic[Row]):
+    """Who waits. begun: called with the name of each run when it begins, in any thread.  told: with
+    each new row."""
 
     begun: Callable[[str], None]
-    told: Callable[[SuiteRow], None]
+    told: Callable[[Row], None]
 
 
-NOBODY = Watch(lambda _: None, lambda _: None)
+NOBODY: Watch[Any] = Watch(lambda _: None, lambda _: None)
 
 
 def find_problems(folder: Path, options: SuiteOptions, output: Path) -> tuple[SuiteProblem, ...]:
@@ -96,7 +93,7 @@ def run_all(
     *,
     jobs: int = 1,
     resume: bool = False,
-    watch: Watch = NOBODY,
+    watch: Watch[SuiteRow] = NOBODY,
 ) -> tuple[tuple[SuiteRow, ...], tuple[str, ...]]:
     """Run every problem; the results in their order, and why some could not be remembered.
 
@@ -104,13 +101,8 @@ def run_all(
     finished from the store in `output`.  Raises BadUsage where no results can be kept.
     """
     make_folder(output)
-    devices = () if options.target == "cpu" else gpus()
-    limits = {HOST: host_free(), **free_of(devices)}
-    limits = {name: int(SHARE * size) for name, size in limits.items()}
-    launcher = ProcessRunner(
-        program, output, options.timeout_s, several=jobs > 1, devices=devices, limits=limits
-    )
-
+    on_gpus = options.target != "cpu"
+    launcher = open_runner(program, output, options.timeout_s, jobs=jobs, on_gpus=on_gpus)
     done = {p.name: _unreadable(p) for p in problems if not p.key}
     by_key = {p.key: p for p in reversed(problems) if p.key}
     lost = []

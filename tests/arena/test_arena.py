@@ -12,6 +12,7 @@ import pytest
 
 from fusewright.arena import run_arena
 from fusewright.cli import main
+from fusewright.suite.results_db import ResultsDb
 from tests.support import arena_stand_in
 
 pytestmark = pytest.mark.slow
@@ -134,6 +135,27 @@ def test_clocks_that_contradict_each_other_are_asked_again(tmp_path: Path) -> No
         _, report = arena(tmp_path, {"norm/ann": "right 2.0", "norm/bob": "odd"})
         assert rows(report)["norm/bob"]["end"] == "not timed"
     assert journal(tmp_path).count("bench norm/ann.py norm/bob.py") == 2
+
+
+def test_what_cannot_be_kept_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ResultsDb, "put", lambda *_: "database or disk is full")
+    code, report = arena(tmp_path, {"norm/ann": "right 2.0", "norm/bob": "wrong"})
+    assert code == 0
+    assert {row["verdict"] for row in report["rows"]} == {"verified", "refuted"}
+    said = capsys.readouterr().err
+    for name in ("norm/ann", "norm/bob", "timed/norm-1"):
+        assert f"{name}: database or disk is full" in said
+
+
+def test_a_verdict_does_not_depend_on_whether_it_is_timed(tmp_path: Path) -> None:
+    entries = {"norm/ann": "right 2.0", "norm/bob": "right 1.0"}
+    arena(tmp_path, entries, "--no-timing", "--timeout", "300")
+    asked = journal(tmp_path)
+    _, report = arena(tmp_path, entries)
+    assert journal(tmp_path)[len(asked) :] == ["bench norm/ann.py norm/bob.py"]
+    assert rows(report)["norm/ann"]["place"] == 1
 
 
 def test_verdicts_only(tmp_path: Path) -> None:

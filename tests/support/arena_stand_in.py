@@ -14,9 +14,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fusewright.judge.timing.contest import UNCLEAR
-
-LOST = {"breaks": "it broke", "odd": f"{UNCLEAR}: hidden work"}
 CLOSE = 0.05  # of the logarithm: closer candidates cannot be told apart
 
 
@@ -60,7 +57,8 @@ def _contest(worth: dict[str, list[str]]) -> dict[str, Any]:
             path: _ratio(x / best, "slower" if x < best * (1 - CLOSE) else "no difference shown")
             for path, x in speed.items()
         },
-        "lost": {path: LOST[words[0]] for path, words in worth.items() if words[0] in LOST},
+        "lost": {path: "it broke" for path, words in worth.items() if words[0] == "breaks"},
+        "unclear": {path: "hidden work" for path, words in worth.items() if words[0] == "odd"},
     }
 
 

@@ -29,7 +29,7 @@ from fusewright.judge.timing.bench import (
 )
 from fusewright.judge.timing.sides import EAGER, ENVIRONMENT, Side, participants, prepare, start
 
-UNCLEAR = "its clocks contradict each other, once"  # nobody's fault for certain: worth another run
+NO_PART = "it takes no part in the timing any more"
 FASTEST = "the fastest"  # what is claimed of the first
 MOST = 8  # candidates at once: each has a process, and memory that it shares with the judge
 
@@ -37,11 +37,13 @@ MOST = 8  # candidates at once: each has a process, and memory that it shares wi
 @dataclass(frozen=True)
 class Contest:
     """timings: of each candidate that came through, by name, the fastest first.  lost: why the
-    others did not.  over_best: how many times as fast as the fastest each is, with its interval
-    and what may be claimed."""
+    others did not.  unclear: of those whose clocks contradict each other, which is nobody's fault
+    for certain, and worth another run.  over_best: how many times as fast as the fastest each is,
+    with its interval and what may be claimed."""
 
     timings: Mapping[str, Timing]
     lost: Mapping[str, str]
+    unclear: Mapping[str, str]
     over_best: Mapping[str, Mapping[str, object]]
 
 
@@ -73,10 +75,13 @@ def contest(
                 prepare(session, side)
             session.examine()
             lost: dict[str, str] = {}
-            run = take_turns(
-                session, [*sides, *rivals], turn, lambda side, why: lost.update({rivals[side]: why})
-            )
-            return _ranked(session, run, rivals, lost) if run else Contest({}, lost, {})
+
+            def lose(side: Side, why: str) -> None:
+                lost[rivals[side]] = why
+                side.worker.kill(NO_PART)  # else it could slow those that go on
+
+            run = take_turns(session, [*sides, *rivals], turn, lose)
+            return _ranked(session, run, rivals, lost) if run else Contest({}, lost, {}, {})
         finally:
             session.close()
 
@@ -95,25 +100,23 @@ def _ranked(
     session: Session, run: Run, rivals: Mapping[Side, str], lost: dict[str, str]
 ) -> Contest:
     session.costs.enter("floors of the time")
-    floors, found = floors_of(session, run), dict[Side, Timing]()
+    floors, found, unclear = floors_of(session, run), dict[Side, Timing](), dict[str, str]()
     for side in run.candidates:
         session.ledger = Ledger(())
         try:
             timing = conclude(session, run, side, floors)
-        except Unclear as unclear:
-            lost[rivals[side]] = f"{UNCLEAR}: {unclear}"
+        except Unclear as error:
+            unclear[rivals[side]] = f"its clocks contradict each other: {error}"
             continue
         if timing is None or session.ledger.failed():
             lost[rivals[side]] = "; ".join(f.detail for f in session.ledger.findings())
         else:
             found[side] = timing
-    over_eager = {
-        side: statistics.ratio(run.baselines[EAGER].turns, side.turns).median for side in found
-    }
-    order = sorted(found, key=lambda side: (-over_eager[side], rivals[side]))
+    times = {side: float(str(found[side].ratios[EAGER]["median"])) for side in found}
+    order = sorted(found, key=lambda side: (-times[side], rivals[side]))
     over_best: dict[str, Mapping[str, object]] = {}
     for side in order:
         ratio = statistics.ratio(order[0].turns, side.turns)
         claim = statistics.claim(ratio, found[side].null) if side is not order[0] else FASTEST
         over_best[rivals[side]] = asdict(ratio) | {"claim": claim}
-    return Contest({rivals[side]: found[side] for side in order}, lost, over_best)
+    return Contest({rivals[side]: found[side] for side in order}, lost, unclear, over_best)

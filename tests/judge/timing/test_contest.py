@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 
 from fusewright.errors import BadUsage
+from fusewright.judge.isolation.processes import End, Worker
 from fusewright.judge.request import Request
-from fusewright.judge.timing.contest import FASTEST, MOST, UNCLEAR, contest
+from fusewright.judge.session import Session
+from fusewright.judge.timing import bench
+from fusewright.judge.timing.contest import FASTEST, MOST, NO_PART, contest
+from fusewright.judge.timing.sides import Round, Side, take_turn
 
 pytestmark = [pytest.mark.judged, pytest.mark.slow]
 
@@ -74,7 +78,7 @@ def candidates(folder: Path, *names: str) -> dict[str, Path]:
 
 def test_all_are_timed_together_and_the_wrong_ones_lost(tmp_path: Path) -> None:
     found = contest(request(tmp_path), candidates(tmp_path, "slow", "wrong", "honest", "raises"))
-    while any(why.startswith(UNCLEAR) for why in found.lost.values()):  # on a busy machine
+    while found.unclear:  # on a busy machine
         found = contest(
             request(tmp_path), candidates(tmp_path, "slow", "wrong", "honest", "raises")
         )
@@ -99,7 +103,30 @@ def test_nobody_is_left(tmp_path: Path) -> None:
 def test_none_writes_into_the_folder_of_another(tmp_path: Path) -> None:
     """What a candidate builds is its own: it sees no other folder, or may not write there."""
     found = contest(request(tmp_path), candidates(tmp_path, "spoils", "honest"))
-    assert {*found.timings} == {"spoils", "honest"}, found.lost
+    assert {*found.timings, *found.unclear} == {"spoils", "honest"}, found.lost
+
+
+def test_who_is_lost_is_gone_while_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is left could keep the others' cores busy."""
+    killed, turns, kill = list[str](), list[str](), Worker.kill
+
+    def noted(worker: Worker, reason: str, *more: float) -> End:
+        killed.append(f"{worker.name}: {reason}")
+        return kill(worker, reason, *more)
+
+    def turn(session: Session, side: Side, what: Round) -> None:
+        if killed:
+            turns.append(side.name)
+        take_turn(session, side, what)
+
+    monkeypatch.setattr(Worker, "kill", noted)
+    monkeypatch.setattr(bench, "take_turn", turn)
+    contest(request(tmp_path), candidates(tmp_path, "wrong", "honest"))
+    assert killed[0] == f"candidate-1: {NO_PART}"
+    assert "candidate 2" in turns
+    assert "candidate 1" not in turns
 
 
 @pytest.mark.parametrize("count", [0, MOST + 1])
