@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fusewright.cli.options import AsJson, check_file, read_text
 from fusewright.errors import BadUsage
-from fusewright.report.decision_diff import decision_diff
-from fusewright.report.decision_diff_text import diff_lines, diff_report
-from fusewright.report.decisions import Decisions, decisions
-from fusewright.report.run_report import to_json
+
+if TYPE_CHECKING:
+    from fusewright.report.decisions import Decisions
 
 HELP = "A file that optimize has written, or its report (--report)."
 
@@ -30,6 +29,10 @@ def diff(
 
     The exit code is 0 if nothing differs, and 1 if something does.
     """
+    from fusewright.report.decision_diff import decision_diff
+    from fusewright.report.decision_diff_text import diff_lines, diff_report
+    from fusewright.report.run_report import to_json
+
     check_file(a, b)
     found = decision_diff(_read(a), _read(b))
     if as_json:
@@ -41,6 +44,8 @@ def diff(
 
 
 def _read(path: Path) -> Decisions:
+    from fusewright.report.decisions import decisions
+
     try:
         text = read_text(path)
     except OSError as error:

@@ -28,13 +28,17 @@ from fusewright.cli.options import (
     Device,
     Dynamic,
     Gradients,
+    Jobs,
     Mode,
+    PagePath,
     ProblemPath,
     Quiet,
     ReportPath,
     Seed,
     Settings,
     TargetName,
+    Timeout,
+    Timing,
     Tune,
     Turn,
     Verbose,
@@ -132,7 +136,7 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     verbose: Verbose = False,
     quiet: Quiet = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing OUT.py.")] = False,
-    timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
+    timing: Timing = True,
     verify: Verify = True,
     line: Turn = None,
 ) -> int:
@@ -256,7 +260,7 @@ def judge(  # noqa: PLR0913 -- the options of the command
     sanitize: Annotated[
         bool, typer.Option("--sanitize", help="Run compute-sanitizer's tools (CUDA).")
     ] = False,
-    timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
+    timing: Timing = True,
     budget: BudgetTime = None,
     seed: Seed = None,
     settings: Settings = None,
@@ -305,12 +309,10 @@ def suite(  # noqa: PLR0913 -- the options of the command
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Results go here; DIR_suite else."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Problems at once; one at a time is timed.")] = 1,
+    jobs: Jobs = 1,
     target: TargetName = None,
-    timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", min=1.0, metavar="S", help="Seconds for one problem.")
-    ] = 600.0,
+    timing: Timing = True,
+    timeout_s: Timeout = 600.0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on: keep what an earlier run has finished.")
     ] = False,
@@ -322,9 +324,7 @@ def suite(  # noqa: PLR0913 -- the options of the command
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
-    page_path: Annotated[
-        Path | None, typer.Option("--html", metavar="R.html", help="Write the result as a page.")
-    ] = None,
+    page_path: PagePath = None,
 ) -> int:
     """Optimize every problem of a folder, each in its own process, and sum up."""
     wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
@@ -371,20 +371,16 @@ def arena(  # noqa: PLR0913 -- the options of the command
             "--output", "-o", metavar="DIR", help="Results are kept here; CANDIDATE_DIR_arena else."
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Candidates judged at once.")] = 1,
+    jobs: Jobs = 1,
     device: Device = None,
-    timing: Annotated[bool, typer.Option("--timing/--no-timing")] = True,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", min=1.0, metavar="S", help="Seconds for one run.")
-    ] = 600.0,
+    timing: Timing = True,
+    timeout_s: Timeout = 600.0,
     settings: Settings = None,
     report_path: ReportPath = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
-    page_path: Annotated[
-        Path | None, typer.Option("--html", metavar="R.html", help="Write the board as a page.")
-    ] = None,
+    page_path: PagePath = None,
 ) -> int:
     """Judge anyone's candidates for a folder of problems, time the right ones together, and rank
     them. What has a verdict, or a time, is not asked again."""
@@ -403,6 +399,8 @@ def arena(  # noqa: PLR0913 -- the options of the command
         )
         for path in board.strangers:
             say(f"fusewright: {path} is left out: its path names no problem.")
+        for why in board.lost:
+            say(f"fusewright: {why}: the next run will ask this again.")
         return arena_done(board, wanted.view)
 
     return wanted.reported(work)

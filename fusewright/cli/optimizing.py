@@ -85,9 +85,8 @@ class OptimizeRun:
         """How much the tuner will try, if the file is for this machine."""
         from fusewright.tune.levels import default_level
 
-        level = self.tune or default_level(here=True, timing=self.terms.timing)
-        budget = self.terms.budget
-        return budget.level if budget and not self.tune and level != "off" else level
+        timing, budget = self.terms.timing, self.terms.budget
+        return self.tune or default_level(here=True, timing=timing, budget=budget)
 
     def _judging(self) -> AbstractContextManager[Judging | None]:
         """Of the file for this target, if it is for this machine in any case."""

@@ -26,6 +26,14 @@ CandidatePaths = Annotated[
     list[Path],
     typer.Argument(metavar="CANDIDATE...", help="Files that define ModelNew, timed together."),
 ]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at once; one at a time is timed.")]
+Timing = Annotated[bool, typer.Option("--timing/--no-timing")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1.0, metavar="S", help="Seconds for one run.")
+]
+PagePath = Annotated[
+    Path | None, typer.Option("--html", metavar="R.html", help="Write the result as a page.")
+]
 Turn = Annotated[int | None, typer.Option("--turn", hidden=True)]
 Settings = Annotated[
     list[str] | None,

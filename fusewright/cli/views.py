@@ -1,16 +1,17 @@
-"""What a command found -> its report, its exit code, how it is shown: a line, a screen, all."""
+"""What a command found -> its report, its exit code, how it is shown: a line, a screen, all.
+
+What only some commands need is imported when they run: `--help` does not wait for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 from rich.console import Console
 
-from fusewright.arena.command import Board
-from fusewright.arena.leaderboard import arena_line, show_arena
 from fusewright.cli.reporting import Done, View, print_lines
 from fusewright.judge.findings import Verdict
 from fusewright.report.full_view import show_contest, show_outcome, show_timing, show_verdict
@@ -22,8 +23,10 @@ from fusewright.report.run_report import (
     timing_report,
     verdict_report,
 )
-from fusewright.suite.command import SuiteResult
-from fusewright.suite.table import show_suite, total_lines
+
+if TYPE_CHECKING:
+    from fusewright.arena.command import Board
+    from fusewright.suite.command import SuiteResult
 
 T = TypeVar("T")
 
@@ -79,6 +82,8 @@ def contest_done(contest: object, view: View) -> Done:
 
 def arena_done(board: Board, view: View) -> Done:
     """Of `arena`."""
+    from fusewright.arena.leaderboard import arena_line, show_arena
+
     show = partial(_shown, show_arena, board.rows)
     if view == "line":
         show = partial(print_lines, [arena_line(board.rows)])
@@ -87,6 +92,8 @@ def arena_done(board: Board, view: View) -> Done:
 
 def suite_done(result: SuiteResult, view: View) -> Done:
     """Of `suite`."""
+    from fusewright.suite.table import total_lines
+
     if view == "line":
         show = partial(print_lines, total_lines(result.totals)[:1])
     else:
@@ -99,6 +106,8 @@ def _shown(show: Callable[[Console, T], None], what: T, console: Console) -> Non
 
 
 def _show_suite(result: SuiteResult, view: View, console: Console) -> None:
+    from fusewright.suite.table import show_suite
+
     show_suite(console, result.rows, result.totals, short=view == "screen")
 
 

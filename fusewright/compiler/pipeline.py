@@ -92,7 +92,7 @@ from fusewright.targets.detect import resolve_target
 from fusewright.targets.target import Target
 from fusewright.tune.bench import CandidateText, EagerRaises, TuneBench, about_inputs, about_machine
 from fusewright.tune.cache import TuneCache, TuneResult
-from fusewright.tune.levels import default_level, level_of
+from fusewright.tune.levels import level_of
 from fusewright.tune.search_space import MODEL, TuneChoice, choices
 from fusewright.tune.tuner import DEFAULT, cached_or, tune, untuned
 
@@ -260,9 +260,7 @@ def optimize_file(
     that cannot be kept, ToolMissing where the target needs what this machine lacks.
     """
     machine, here = resolve_target(target)
-    if level is None and budget is not None and default_level(here=here, timing=timing) != "off":
-        level = budget.level
-    level = level_of(level, machine, here=here, timing=timing)
+    level = level_of(level, machine, here=here, timing=timing, budget=budget)
     out = output_path(problem_path, out)
     check_writable(out, force=force)
     if here:

@@ -34,6 +34,7 @@ from fusewright.doctor.observation import (
 )
 from fusewright.doctor.torch_facts import NOT_INSTALLED, SeenGpu, TorchFacts
 from fusewright.judge.isolation import worker_pool
+from fusewright.report.amounts import counted
 from fusewright.targets.compile_flags import CAPABILITY, march
 from fusewright.targets.target import TARGETS
 
@@ -174,7 +175,7 @@ def _compiler(known: Known) -> Iterator[Observation]:
         return
     said = f"{path} ({version}): compiles a kernel in {trial.seconds:.2f} s, which runs"
     yield Observation("C++ compiler", "ok", said, (CPU, GPU))
-    said = f"the kernel ran in {_counted(trial.threads, 'thread')}"
+    said = f"the kernel ran in {counted(trial.threads, 'thread')}"
     yield Observation("OpenMP", "ok", said, (CPU,))
 
 
@@ -217,11 +218,11 @@ def _ninja(_: Known) -> Iterator[Observation]:
 
 def _processor(known: Known) -> Iterator[Observation]:
     cores = len(os.sched_getaffinity(0))
-    said = f"{_counted(cores, 'core')} of {os.cpu_count() or cores}"
+    said = f"{counted(cores, 'core')} of {os.cpu_count() or cores}"
     if known.facts:
         config = known.facts.config
         word = config.partition(CAPABILITY)[2].split("\n")[0].strip() or "no vectors that it names"
-        said += f", {_counted(known.facts.threads, 'thread')} of PyTorch's; {word}: kernels are "
+        said += f", {counted(known.facts.threads, 'thread')} of PyTorch's; {word}: kernels are "
         said += f"compiled for {march(config)}"
     more = [name for name in LIBRARY_INSTRUCTIONS if name in _flags()]
     said += f"; {', '.join(more)} for PyTorch's own products" if more else ""
@@ -248,7 +249,7 @@ def _clocks_of_cpu(_: Known) -> Iterator[Observation]:
     advice = f"sudo cpupower frequency-set -g {STEADY}" if governors and not steady else ""
     yield Observation("clocks of the CPU", "ok" if steady else "note", said, (TIMING,), advice)
     busy = load > BUSY * cores
-    said = f"load {load:.1f} on {_counted(cores, 'core')}"
+    said = f"load {load:.1f} on {counted(cores, 'core')}"
     said += ": others are at work, which timings hear" if busy else ""
     yield Observation("other work", "note" if busy else "ok", said, (TIMING,))
 
@@ -415,10 +416,6 @@ def _sanitizer(known: Known, path: str | None) -> Observation:
     package = f"cuda-sanitizer-{known.torch().cuda.replace('.', '-')}" if known.gpus else ""
     advice = f"install {package} of NVIDIA's repository" if package else ""
     return Observation("compute-sanitizer", "no", "not where the judge looks", (SANITIZE,), advice)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 COMPILES_S = 2 * (trial_kernels.COMPILE_S + trial_kernels.RUN_S) + ASK_S

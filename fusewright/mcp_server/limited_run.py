@@ -50,12 +50,12 @@ def run_command(
     files: Mapping[str, str],
     limits: Limits,
     stop: threading.Event,
-    written: str = "",
+    written: str,
 ) -> dict[str, Any]:
     """What `fusewright WORDS --report` reports.
 
     files: texts by name, which lie in the command's folder.  stop: once set, the command is killed.
-    written: a file that it writes there, whose text is the report's `source`.
+    written: a file that it may write there; its text is then the report's `source`.
     Raises LimitReached, and CommandFailed for bad usage and for a command that was stopped.
     """
     with tempfile.TemporaryDirectory(prefix="fusewright-", ignore_cleanup_errors=True) as name:
@@ -75,7 +75,7 @@ def run_command(
                 _kill(process)
         if process.returncode in (0, 1, 3) and report.exists():
             found: dict[str, Any] = json.loads(report.read_bytes())
-            if written and (folder / written).exists():
+            if (folder / written).exists():
                 found["source"] = (folder / written).read_text(encoding="utf-8")
             return found
         text = log.read_text(encoding="utf-8", errors="replace").strip()

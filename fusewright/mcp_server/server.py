@@ -21,8 +21,10 @@ from pydantic import Field
 
 from fusewright import __version__
 from fusewright.mcp_server.limited_run import CommandFailed, LimitReached, Limits, run_command
+from fusewright.suite.process_runner import setting_words
 from fusewright.targets.target import TARGETS
 
+WRITTEN = "optimized.py"  # by `optimize`, in the folder of its command
 INSTRUCTIONS = """\
 fusewright turns a PyTorch model into one file with fused kernels, and judges candidates that anyone
 wrote. A problem is a Python file with Model, get_inputs() and get_init_inputs(); a candidate is one
@@ -66,33 +68,29 @@ def make_server(limits: Limits) -> MCPServer[Any]:
     server: MCPServer[Any] = MCPServer(
         "fusewright", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
-    one_at_a_time = anyio.Lock()
+    tools = Tools(limits)
+    for tool in (tools.explain, tools.optimize, tools.judge, tools.bench):
+        server.tool()(tool)
+    return server
 
-    async def run(
-        words: Sequence[str], files: Mapping[str, str], written: str = ""
-    ) -> dict[str, Any]:
-        stop = threading.Event()
-        work = partial(run_command, words, files, limits, stop, written)
-        async with one_at_a_time:
-            try:
-                return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
-            except (CommandFailed, LimitReached) as error:
-                raise ToolError(str(error)) from error
-            finally:
-                stop.set()
 
-    @server.tool()
+class Tools:
+    """What agents may ask. A tool's description is its docstring."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._one_at_a_time = anyio.Lock()
+
     async def explain(
-        problem: Problem, target: Target = None, constants: Constants = None
+        self, problem: Problem, target: Target = None, constants: Constants = None
     ) -> dict[str, Any]:
         """Say which operators would share a kernel and why, what that saves, and what time to
         expect. Nothing is compiled or run."""
-        path, files = _placed({"problem": problem})
-        words = ["explain", *path, *_options(target=target, constants=constants)]
-        return await run(words, files)
+        options = _options(target=target, constants=constants)
+        return await self._run("explain", {"problem": problem}, options)
 
-    @server.tool()
     async def optimize(
+        self,
         problem: Problem,
         target: Target = None,
         constants: Constants = None,
@@ -100,13 +98,12 @@ def make_server(limits: Limits) -> MCPServer[Any]:
     ) -> dict[str, Any]:
         """Write a file with fused kernels, verify it against eager and float64, and time it. The
         report's `source` is the text of the file."""
-        path, files = _placed({"problem": problem})
-        words = ["optimize", *path, "--output", "optimized.py"]
-        words += _options(target=target, constants=constants, timing=timing)
-        return await run(words, files, "optimized.py")
+        options = _options(target=target, constants=constants, timing=timing)
+        options += ["--output", WRITTEN]
+        return await self._run("optimize", {"problem": problem}, options)
 
-    @server.tool()
     async def judge(
+        self,
         problem: Problem,
         candidate: Candidate,
         device: Device = None,
@@ -115,13 +112,12 @@ def make_server(limits: Limits) -> MCPServer[Any]:
         gradients: Annotated[bool, Field(description="Check gradients, too.")] = False,
     ) -> dict[str, Any]:
         """Decide whether a candidate is right, in processes that it cannot fool, and time it."""
-        paths, files = _placed({"problem": problem, "candidate": candidate})
-        words = ["judge", *paths, *["--grad"] * gradients]
-        words += _options(device=device, constants=constants, timing=timing)
-        return await run(words, files)
+        options = _options(device=device, constants=constants, timing=timing)
+        options += ["--grad"] * gradients
+        return await self._run("judge", {"problem": problem, "candidate": candidate}, options)
 
-    @server.tool()
     async def bench(
+        self,
         problem: Problem,
         candidates: Candidates,
         device: Device = None,
@@ -130,11 +126,24 @@ def make_server(limits: Limits) -> MCPServer[Any]:
         """Time candidates against eager and torch.compile: interleaved, fresh inputs, intervals.
         Right is what judge says; a candidate with a wrong answer is not timed."""
         named = {f"candidate_{number}": text for number, text in enumerate(candidates, 1)}
-        paths, files = _placed({"problem": problem, **named})
-        words = ["bench", *paths, *_options(device=device, constants=constants)]
-        return await run(words, files)
+        options = _options(device=device, constants=constants)
+        return await self._run("bench", {"problem": problem, **named}, options)
 
-    return server
+    async def _run(
+        self, command: str, given: Mapping[str, str], options: Sequence[str]
+    ) -> dict[str, Any]:
+        """The report of a command on these files: paths, or texts."""
+        stop = threading.Event()
+        paths, files = _placed(given)
+        words = [command, *paths, *options]
+        work = partial(run_command, words, files, self._limits, stop, WRITTEN)
+        async with self._one_at_a_time:
+            try:
+                return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+            except (CommandFailed, LimitReached) as error:
+                raise ToolError(str(error)) from error
+            finally:
+                stop.set()
 
 
 def _placed(given: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -155,6 +164,5 @@ def _options(
 ) -> list[str]:
     words = ["--target", target] if target else []
     words += ["--device", device] if device else []
-    for name, value in (constants or {}).items():
-        words += ["--set", f"{name}={value}"]
+    words += setting_words(constants or {})
     return words + ["--no-timing"] * (not timing)

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fusewright.emit.header import StepRow
 from fusewright.judge.findings import CHECKS, Row, Verdict
-from fusewright.report.amounts import bytes_text, seconds_text, times_text
+from fusewright.report.amounts import bytes_text, counted, seconds_text, times_text
 from fusewright.report.run_report import FusedForward, OptimizeResult
 from fusewright.report.speed import CANDIDATE, FASTER, SLOWER, SideSpeed, Speed, speed_of
 from fusewright.report.styles import STYLES
@@ -181,8 +181,8 @@ def _fitting(rows: Sequence[_Told], width: int, room: int) -> list[str]:
         taken += 1
     rest = rows[taken:]
     kernels, calls = sum(t.kernels for t in rest), sum(t.calls for t in rest)
-    counts = [_number(kernels, "more kernel")] * bool(kernels)
-    counts += [_number(calls, "more call")] * bool(calls)
+    counts = [counted(kernels, "more kernel")] * bool(kernels)
+    counts += [counted(calls, "more call")] * bool(calls)
     return [*lines, f"  ... {' and '.join(counts) or 'more'}: {ALL}"]
 
 
@@ -190,15 +190,11 @@ def _lines(told: _Told, width: int) -> list[str]:
     return _wrapped(told.text, f"  {told.head:<{width}}", " " * (width + 2))
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
 def _counted(rows: Sequence[StepRow]) -> str:
     kernels = sum(row.times for row in rows if row.name)
     calls = sum(row.times for row in rows if not row.name)
-    stay = f", {_number(calls, 'call')} stay{'s' * (calls == 1)} PyTorch's" * bool(calls)
-    return f"into {_number(kernels, 'kernel')}{stay}"
+    stay = f", {counted(calls, 'call')} stay{'s' * (calls == 1)} PyTorch's" * bool(calls)
+    return f"into {counted(kernels, 'kernel')}{stay}"
 
 
 def _rows(forward: FusedForward) -> list[_Told]:
@@ -228,7 +224,7 @@ def _places(places: Sequence[str]) -> str:
 
 def _saved(forward: FusedForward) -> _Told:
     saved = forward.savings
-    before = f"{bytes_text(saved.eager_bytes)} a call in {_number(saved.eager_steps, 'step')}"
+    before = f"{bytes_text(saved.eager_bytes)} a call in {counted(saved.eager_steps, 'step')}"
     after = f"{bytes_text(saved.fused_bytes)} in {saved.fused_steps}"
     return _Told("why", f"eager moves {before}; this file {after}")
 
@@ -277,10 +273,10 @@ def _errors(verdict: Verdict) -> str:
 
 def _checks(verdict: Verdict) -> str:
     """How many have passed, and how many were skipped."""
-    counted = [row.outcome for row in verdict.checks if CHECKS[row.check].when != "note"]
-    skipped = counted.count("skip")
+    outcomes = [row.outcome for row in verdict.checks if CHECKS[row.check].when != "note"]
+    skipped = outcomes.count("skip")
     more = f", {skipped} skipped" * bool(skipped)
-    return f"{_number(counted.count('pass'), 'check')} passed{more} (-v shows them)"
+    return f"{counted(outcomes.count('pass'), 'check')} passed{more} (-v shows them)"
 
 
 def _notes(verdict: Verdict) -> list[str]:
@@ -300,7 +296,7 @@ def _broken(failed: Sequence[Row], verdict: Verdict) -> list[str]:
         promised = _wrapped(f"promised: {CHECKS[row.check].promise}", "    ", "    ")
         lines += [f"  {row.check}", *promised, *found[:FAILED_LINES], *more]
     rest = len(failed) - MOST_FAILED
-    lines += [f"  ... {_number(rest, 'more check')} failed: {ALL}"] * (rest > 0)
+    lines += [f"  ... {counted(rest, 'more check')} failed: {ALL}"] * (rest > 0)
     return [*lines, f"  {_checks(verdict)}"]
 
 

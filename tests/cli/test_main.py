@@ -452,6 +452,18 @@ def test_the_reader_of_the_output_leaves(tmp_path: Path, command: str) -> None:
     assert (process.returncode, err) == (141, b"")
 
 
+def test_help_waits_for_nothing() -> None:
+    """What only some commands need is imported when they run."""
+    program = (
+        "import sys\nfrom fusewright.cli import main\n"
+        "print(*(name for name in sys.modules if name.startswith(tuple(sys.argv[1:]))))"
+    )
+    late = ("torch", "jinja2", "mcp", "psutil", "fusewright.suite", "fusewright.arena")
+    late += ("fusewright.doctor", "fusewright.mcp_server", "fusewright.report.decision_diff")
+    command = [sys.executable, "-c", program, *late]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
+
+
 def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     text = " ".join(capsys.readouterr().out.split())

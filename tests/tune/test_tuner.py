@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from fusewright.build.fused_module import NO_TIME, build_all
+from fusewright.common.budget import Budget
 from fusewright.common.problem_file import load_problem
 from fusewright.compiler.compilation import Compilation, design, make
 from fusewright.compiler.pipeline import optimize_file
@@ -645,6 +647,17 @@ def test_other_machines_are_not_tuned_for(problem: Path) -> None:
 )  # fmt: skip
 def test_what_is_timed_is_tuned(asked: str | None, here: bool, timing: bool, level: str) -> None:
     assert level_of(asked, TARGETS["cpu"], here=here, timing=timing) == level
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(5.0, "off"), (30.0, "quick"), (900.0, "full")])
+def test_a_budget_says_how_much_is_tried(seconds: float, level: str) -> None:
+    """Where nothing else is asked for, and only where anything would be tried."""
+    budget = Budget(seconds, 0.0)
+    asked = partial(level_of, machine=TARGETS["cpu"], budget=budget)
+    assert asked(None, here=True, timing=True) == level
+    assert asked(None, here=True, timing=False) == "off"
+    assert asked(None, here=False, timing=True) == "off"
+    assert asked("full", here=True, timing=True) == "full"
 
 
 # ---- builds and comparisons ----------------------------------------------------------------------
