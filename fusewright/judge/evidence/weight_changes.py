@@ -24,40 +24,48 @@ if TYPE_CHECKING:
     from fusewright.judge.evidence.oracle import Oracle
 
 CHECK = "weight-change"
-ROUNDS = 2  # of single elements: a cache that samples one in eight sees both with one in 64
+# Of single elements, each beside the state before it: a cache that samples one element in eight
+# sees both rounds once in 64 judgings, one that samples every 61st once in 3,721.
+ROUNDS = 2
 FAR = 8.0  # a single element moves by so many times the largest: beyond any rounding of a sum
 SMALL_BYTES = 256 << 20  # of a state of which a second module is made, to ask the reference
 
 
 def one_element(t: Trial, few: int) -> Steps:
     """One element of each parameter, at a secret place; the rest, and the inputs, as they were."""
-    lab = t.lab
+    lab, state = t.lab, t.lab.state
     values = lab.inputs("weights", "one element", rows=few)
     for number in range(1 if lab.costly and not few else ROUNDS):
         label = f"after {('data', 'inplace')[number]} writes to one element of each parameter"
-        state = _nudged(lab, number)
+        state = nudged(lab, state, number)
         if not lab.takes(label, values, state):
             return
-        if not number:  # later ones differ from the one before in two elements
+        if not number:
             yield from t.load(lab.state, "inplace")
             yield from t.call(values, label="before them", reports_to=CHECK, typical=True)
         yield from t.load(state, ("data", "inplace")[number])
         yield from t.call(values, label=label, reports_to=CHECK, state=state)
 
 
-def _nudged(lab: Oracle, number: int) -> State:
-    """Larger in size, and of the same sign: what must be positive stays so."""
+def nudged(lab: Oracle, state: State, number: int) -> State:
+    """`state` with one element of each parameter larger in size, and of the same sign: what must
+    be positive stays so.
+
+    It is made from the state of the round before, not from the model's own: whoever saw that
+    round's element would see it put back, and with it whatever else has changed.
+    """
     draws = torch.Generator().manual_seed(lab.seed("one element", number) % 2**31)
 
     def change(name: str, value: Tensor) -> Tensor:
         new = value.clone()
         if lab.kinds[name] == "P" and value.is_floating_point() and value.numel():
             place = tuple(int(torch.randint(n, (), generator=draws)) for n in value.shape)
-            moved = value[place] + value.abs().max().copysign(value[place]) * FAR
+            largest = lab.state[name].abs().max()
+            moved = value[place] + largest.copysign(value[place]) * FAR
             new[place] = moved if bool(torch.isfinite(moved)) else value[place]
         return new
 
-    return each(lab.state, change)
+    return each(state, change)
 
 
 def exchanged(t: Trial, few: int) -> Steps:

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fusewright.judge.evidence.oracle import Oracle
+from fusewright.judge.evidence.weight_changes import ROUNDS, nudged
+from tests.support.folders import PROBLEMS
 from tests.support.judge_in_one_process import failures, honest, judged
 
 ASKED = ("weight-change",)
@@ -173,3 +176,21 @@ def test_what_was_bound_or_sampled_is_refuted(name: str, tmp_path: Path) -> None
     found = failures(judged(tmp_path, LINEAR + REST, solution, ASKED))
     assert found
     assert all(line.startswith("weight-change: ") for line in found), found
+
+
+@pytest.mark.parametrize("seed", ["1f", "a6", "52"])
+def test_each_round_differs_from_the_one_before_in_one_element(seed: str) -> None:
+    """A cache that samples the weights escapes where it sees every round, not where it sees one:
+    an element that is put back would show it that something has changed."""
+    order = {"device": "cpu", "accuracy": "contract", "seed": seed * 16, "overrides": {}}
+    lab = Oracle({**order, "problem": str(PROBLEMS / "linear_relu.py")})
+    lab.examine()
+    state, places = lab.state, set[tuple[int, ...]]()
+    for number in range(ROUNDS):
+        before, state = state, nudged(lab, state, number)
+        for name, value in state.items():
+            (place,) = (value != before[name]).nonzero().tolist()
+            assert abs(value[tuple(place)]) > 8 * lab.state[name].abs().max()
+            if value.ndim > 1:
+                places.add(tuple(place))
+    assert len(places) == ROUNDS
