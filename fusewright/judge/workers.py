@@ -27,7 +27,7 @@ from fusewright.errors import (
 )
 from fusewright.judge.costs import Costs
 from fusewright.judge.isolation import problem_files
-from fusewright.judge.isolation.processes import Worker
+from fusewright.judge.isolation.processes import CANDIDATE, Worker
 from fusewright.judge.isolation.protocol import (
     ON_DEVICE,
     RECORD_LIMIT,
@@ -123,14 +123,15 @@ class Workers:
         cold: bool = False,
         site: Site | None = None,
         origin: Path | None = None,
+        program: str = CANDIDATE,
     ) -> Worker:
         """site: in whose folders and with whose isolation, if not the session's.  origin: the file
-        of its candidate, if not that of the request."""
+        of its candidate, if not that of the request.  program: the module that it runs."""
         # New memory holds this byte's complement, and freed memory the byte: no old answers.
         poison, own = {"MALLOC_PERTURB_": str(secrets.choice(POISONS))}, self.slots[slot]
         worker = (site or self.site).start(
             name,
-            "fusewright.judge.isolation.candidate_worker",
+            program,
             options={"device": self.request.device, "cold": cold},
             regions=((own.inputs, own.outputs),),
             environment=CHECKED | poison if environment is None else environment,
@@ -190,6 +191,10 @@ class Workers:
         if shared:
             shared.take(record.tensors, time.monotonic() + self.limits.trusted_s)
         return record
+
+    def content(self, worker: Worker, record: Record) -> bytes:
+        """Of the first tensor of its last answer, which lies in memory of the host."""
+        return self._slot_of[worker].read(record.tensors[0])
 
     def _counted(self, record: Record) -> Record:
         self.costs.took([tensor.nbytes for tensor in record.tensors])

@@ -15,15 +15,30 @@ def tally(words: Sequence[str]) -> str:
     return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
 
 
+BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+OPERATIONS = (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6))
+SECONDS = (("s", 1.0), ("ms", 1e-3))
+UNITS = {**dict(BYTES), **dict(OPERATIONS), **dict(SECONDS), "B": 1.0, "FLOP": 1.0, "us": 1e-6}
+
+
+def amount_of(text: str) -> float:
+    """What `bytes_text`, `flops_text` or `time_text` have written, to its three digits: in bytes,
+    operations or seconds. Raises ValueError for another text."""
+    number, _, unit = text.partition(" ")
+    if unit not in UNITS:
+        raise ValueError(f"{text!r} is no amount with one of the units {', '.join(UNITS)}")
+    return float(number) * UNITS[unit]
+
+
 def bytes_text(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, size in BYTES:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count} B"
 
 
 def flops_text(count: int) -> str:
-    for unit, size in (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)):
+    for unit, size in OPERATIONS:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count} FLOP"
@@ -38,7 +53,7 @@ def seconds_text(value: object) -> str:
     """Of a measurement; what is no number stays as it is."""
     if not isinstance(value, (int, float)):
         return str(value)
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+    for unit, size in SECONDS:
         if value >= size:
             return f"{value / size:.4g} {unit}"
     return f"{value * 1e6:.4g} us"

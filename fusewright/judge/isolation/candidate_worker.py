@@ -69,13 +69,16 @@ _KEPT_BYTES = 2 << 30  # of the arguments of one call
 _TOLD = 10_000  # characters
 _FLUSH_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
 Message = Mapping[str, Any]
+Handler = Callable[["Host", Message], Record]
+NOTHING_MORE: Mapping[str, Handler] = {}
 
 
 class _NoRoom(Exception):
     """This program, not the candidate, could not write a file."""
 
 
-def main(config: Message) -> None:
+def main(config: Message, more: Mapping[str, Handler] = NOTHING_MORE) -> None:
+    """more: what a program that is built on this one can be told beside `HANDLERS`."""
     channel_fd, inputs_fd, outputs_fd = config["descriptors"]
     channel = Channel(socket.socket(fileno=channel_fd))
     nonce, options = bytes.fromhex(config["nonce"]), config["options"]
@@ -86,6 +89,7 @@ def main(config: Message) -> None:
     ready = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     answer = Record(KINDS[READY], (), ready, _NO_CLOCKS)
     sequence, own, said, done = 0, own_code(), Record, KINDS[DONE]
+    handlers = {**HANDLERS, **more} if more else HANDLERS
     while True:
         channel.send(encode_record(nonce, sequence, answer), FOREVER)
         try:
@@ -95,7 +99,7 @@ def main(config: Message) -> None:
         sequence = message["sequence"]  # type: ignore[assignment]
         if message["do"] == "leave":
             return
-        answer = _answer(host, message)
+        answer = _answer(host, message, handlers)
         if message["do"] == "flags":
             # Nothing is called here: whatever is called could have been replaced.
             for holder, name, value, code in own:
@@ -112,8 +116,8 @@ def _draw_seeds() -> None:
     torch.default_generator.seed()
 
 
-def _answer(host: Host, message: Message) -> Record:
-    handler: Callable[[Host, Message], Record] = HANDLERS[message["do"]]
+def _answer(host: Host, message: Message, handlers: Mapping[str, Handler]) -> Record:
+    handler = handlers[message["do"]]
     begin = _now()
     try:
         record = handler(host, message)
@@ -494,7 +498,7 @@ class DeviceClock:
         return outputs, copies, (end - begin, event_ns, cpu_end - cpu), next(iter(popped), None)
 
 
-HANDLERS: Mapping[str, Callable[[Host, Message], Record]] = {
+HANDLERS: Mapping[str, Handler] = {
     "import": _import, "construct": _construct, "state": _state, "load": _load, "call": _call,
     "held": _held, "flags": _flags, "repeat": _repeat, "warm up": _warm_up,
     "share": _share, "status": _status,

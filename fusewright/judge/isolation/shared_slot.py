@@ -73,6 +73,10 @@ class Slot:
         if end > KEPT:
             self._views[0].madvise(mmap.MADV_REMOVE, 0, -(-end // mmap.PAGESIZE) * mmap.PAGESIZE)
 
+    def read(self, tensor: TensorRecord) -> bytes:
+        """What has been taken of this one: a copy that nobody else writes to."""
+        return self._views[1][tensor.offset : tensor.offset + tensor.nbytes]
+
     @cached_property
     def _views(self) -> tuple[mmap.mmap, mmap.mmap]:
         return map_region(self.outputs.fd, writable=True), map_region(self.taken.fd, writable=True)

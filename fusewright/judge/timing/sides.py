@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fusewright.errors import NotVerifiable
+from fusewright.judge.isolation.processes import CANDIDATE as PROGRAM
 from fusewright.judge.isolation.protocol import Gone, Late, ProtocolViolation, Record
 from fusewright.judge.timing.clock_rules import Clocks
 from fusewright.judge.workers import Short
@@ -115,8 +116,13 @@ def participants(request: Request) -> tuple[str, ...]:
     return (CANDIDATE, EAGER, AGAIN, *((COMPILED,) if "compile" in request.against else ()))
 
 
-def start(session: Session, names: Sequence[str], slots: Sequence[int]) -> list[Side]:
-    """Start every side; the trusted ones set themselves up while correctness is judged."""
+def start(
+    session: Session, names: Sequence[str], slots: Sequence[int], program: str = PROGRAM
+) -> list[Side]:
+    """Start every side; the trusted ones set themselves up while correctness is judged.
+
+    program: the module that each process runs.
+    """
     sides = []
     for name, slot in zip(names, slots, strict=True):
         own = None
@@ -127,7 +133,7 @@ def start(session: Session, names: Sequence[str], slots: Sequence[int]) -> list[
             own = replace(plan, readable=shown, uid=uid)
         own_name = name.replace(" ", "-")
         worker = session.start_candidate(
-            own_name, slot, environment=ENVIRONMENT, plan=own, cold=True
+            own_name, slot, environment=ENVIRONMENT, plan=own, cold=True, program=program
         )
         sides.append(Side(name, worker, slot))
     return sides
