@@ -47,6 +47,7 @@ from fusewright.cli.options import (
     check_outputs,
     check_target,
     check_verify,
+    drawn,
     parse_budget,
     parse_dynamic,
     parse_names,
@@ -54,6 +55,7 @@ from fusewright.cli.options import (
     parse_settings,
     read_text,
 )
+from fusewright.cli.profile import profile
 from fusewright.cli.reporting import Asked, Done, asked
 from fusewright.cli.views import (
     arena_done,
@@ -63,7 +65,6 @@ from fusewright.cli.views import (
     timing_done,
     verdict_done,
 )
-from fusewright.common.budget import Budget
 from fusewright.common.timing_lock import Turn as TimingTurn
 from fusewright.common.timing_lock import hold_timing_lock
 from fusewright.compiler.options import RULES
@@ -232,7 +233,7 @@ def bench(  # noqa: PLR0913 -- the options of the command
         "device": device or default_device(),
         "against": parse_names("--against", against, BASELINES),
         "overrides": parse_settings(settings),
-        **_drawn(seed, parse_budget(budget)),
+        **drawn(seed, parse_budget(budget)),
     }
     work = _timed if len(candidates) == 1 else _met
     return wanted.reported(partial(work, wanted, problem, candidates, about, line))
@@ -296,7 +297,7 @@ def judge(  # noqa: PLR0913 -- the options of the command
         "timing": timing,
         "overrides": parse_settings(settings),
         "turn": _turn(line),
-        **_drawn(seed, parse_budget(budget), timing=timing),
+        **drawn(seed, parse_budget(budget), timing=timing),
     }
     return wanted.reported(partial(_judged, wanted, problem, candidate, options))
 
@@ -417,8 +418,8 @@ def mcp(
     ] = 32.0,
     disk: Annotated[float, typer.Option(min=0.1, metavar="GB", help="Files of one command.")] = 8.0,
 ) -> int:
-    """Offer explain, optimize, judge and bench to agents: a Model Context Protocol server on
-    standard input and output."""
+    """Offer explain, optimize, judge, bench and profile to agents: a Model Context Protocol server
+    on standard input and output."""
     try:
         from fusewright.mcp_server.limited_run import GB, Limits
         from fusewright.mcp_server.server import make_server
@@ -432,6 +433,7 @@ def mcp(
 
 app.command()(ends_well(diff))
 app.command()(ends_well(doctor))
+app.command()(ends_well(profile))
 
 
 def one_run(words: list[str]) -> None:
@@ -497,14 +499,6 @@ def _replay(source: Path, case: str, wanted: Asked) -> int:
         return verdict_done(verdict, wanted.view)
 
     return wanted.reported(work)
-
-
-def _drawn(seed: int | None, budget: Budget | None, *, timing: bool = True) -> dict[str, Any]:
-    """What `judge` and `bench` are told of both."""
-    if budget is None:
-        return {"seed": parse_seed(seed)}
-    deadline = budget.checks_end if timing else budget.end
-    return {"seed": parse_seed(seed), "budget_s": budget.timing_s, "deadline": deadline}
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -149,6 +149,14 @@ def parse_budget(text: str | None) -> Budget | None:
     if not 0.0 < seconds < math.inf:
         raise BadUsage(f"--budget {text}: write seconds or minutes, as in 30s or 5m.")
     return Budget(seconds, time.monotonic())
+
+
+def drawn(seed: int | None, budget: Budget | None, *, timing: bool = True) -> dict[str, Any]:
+    """What commands that time are told of both."""
+    if budget is None:
+        return {"seed": parse_seed(seed)}
+    deadline = budget.checks_end if timing else budget.end
+    return {"seed": parse_seed(seed), "budget_s": budget.timing_s, "deadline": deadline}
 
 
 def parse_dynamic(sizes: Iterable[str] | None) -> dict[str, tuple[int, ...]]:

@@ -20,12 +20,14 @@ from fusewright.report.one_screen import outcome_screen, timing_screen, verdict_
 from fusewright.report.run_report import (
     OptimizeResult,
     outcome_report,
+    profile_report,
     timing_report,
     verdict_report,
 )
 
 if TYPE_CHECKING:
     from fusewright.arena.command import Board
+    from fusewright.profiling.profile import Profile
     from fusewright.suite.command import SuiteResult
 
 T = TypeVar("T")
@@ -78,6 +80,17 @@ def contest_done(contest: object, view: View) -> Done:
     if view == "line":
         show = partial(print_lines, [contest_line(contest)])
     return Done(timing_report(contest), 0, show)
+
+
+def profile_done(profile: Profile, view: View, candidate: str) -> Done:
+    """Of `profile`. candidate: its file, as named; "" for none."""
+    from fusewright.profiling.profile_text import profile_full, profile_line, profile_screen
+
+    if view == "line":
+        lines = [profile_line(profile, candidate)]
+    else:
+        lines = profile_full(profile) if view == "full" else profile_screen(profile)
+    return Done(profile_report(profile), 0, partial(print_lines, lines))
 
 
 def arena_done(board: Board, view: View) -> Done:

@@ -196,9 +196,9 @@ class _Profiling:
                 for side in sides:
                     side.clocks.clear()
                 begin = time.monotonic()
-            elif self._round > MOST_ROUNDS:
-                return
-            elif self._round > FEWEST_ROUNDS and elapsed > request.budget_s:
+                continue
+            late = elapsed > request.budget_s and self._round > FEWEST_ROUNDS
+            if late or self._round > MOST_ROUNDS:
                 return
 
     def _profiled(

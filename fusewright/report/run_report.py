@@ -18,6 +18,9 @@ The report of every command has the same keys:
     checks       [{check, outcome, evidence, cases}]: one row for each check
     accuracy     the candidate's and eager's error against float64
     timing       {sides: {name: {p50_s, ...}}, ratios: {baseline: {median, low, high, claim}}, ...}
+    profile      {device, sides: [{name, call_us, profiled_us, busy_us, between_us, calls, rows,
+                 note}], missing}, of `profile`; null for other commands. A row is a `ProfileRow`
+                 (fusewright/profiling/rows.py), and has null where nothing is known
     environment  versions and machine
     costs        {seconds: {phase: s}, calls, "eager runs", "float64 runs", "bytes sent",
                  "bytes returned", "peak bytes": {process: bytes}} of the judging
@@ -110,7 +113,7 @@ class OptimizeResult:
 def verdict_report(verdict: Verdict, kernels: tuple[StepReport, ...] = ()) -> Report:
     report = {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
     report["environment"] = {**environment(), **verdict.environment}
-    own = {"degenerate": False, "tuning": None, "parts": None, "need": None}
+    own = {"degenerate": False, "tuning": None, "parts": None, "need": None, "profile": None}
     return {**report, "kernels": kernels, "forwards": (), "path": None, "decisions": None, **own}
 
 
@@ -134,6 +137,11 @@ def outcome_report(outcome: OptimizeResult) -> Report:
 def timing_report(timing: object) -> Report:
     """The report of `bench`, which times and decides nothing."""
     return {**_empty_report("bench only measures time; judge decides"), "timing": timing}
+
+
+def profile_report(profile: object) -> Report:
+    """The report of `profile`, which decides nothing, either."""
+    return {**_empty_report("profile only measures time; judge decides"), "profile": profile}
 
 
 def error_report(error: FusewrightError) -> Report:
