@@ -27,7 +27,7 @@ from fusewright.report.run_report import (
 
 if TYPE_CHECKING:
     from fusewright.arena.command import Board
-    from fusewright.profiling.profile import Profile
+    from fusewright.profiling.side_profile import Profile
     from fusewright.suite.command import SuiteResult
 
 T = TypeVar("T")

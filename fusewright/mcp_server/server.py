@@ -1,4 +1,4 @@
-"""explain, optimize, judge and bench as tools of a Model Context Protocol server.
+"""explain, optimize, judge, bench and profile as tools of a Model Context Protocol server.
 
 Each tool is the command of its name, with the command's own JSON report as its result. Commands run
 one at a time, as times are only true on a quiet machine, and a request that is cancelled ends its
@@ -30,14 +30,18 @@ fusewright turns a PyTorch model into one file with fused kernels, and judges ca
 wrote. A problem is a Python file with Model, get_inputs() and get_init_inputs(); a candidate is one
 with ModelNew, which takes the same arguments. Give either as the path of a file on this machine or
 as its whole text. judge decides whether a candidate is right (never less accurate than eager,
-against float64); bench only times; optimize writes a candidate itself; explain says what it would
-fuse, and why."""
+against float64); bench only times; profile says where the time goes, kernel by kernel; optimize
+writes a candidate itself; explain says what it would fuse, and why."""
 
 Problem = Annotated[
     str, Field(description="A problem: the path of a file, or its text. Model, get_inputs, ...")
 ]
 Candidate = Annotated[
     str, Field(description="A candidate: the path of a file, or its text. It defines ModelNew.")
+]
+OneOrNone = Annotated[
+    str | None,
+    Field(description="A candidate, as for judge; eager and torch.compile only, if not given."),
 ]
 Candidates = Annotated[
     list[str],
@@ -69,7 +73,7 @@ def make_server(limits: Limits) -> MCPServer[Any]:
         "fusewright", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
     tools = Tools(limits)
-    for tool in (tools.explain, tools.optimize, tools.judge, tools.bench):
+    for tool in (tools.explain, tools.optimize, tools.judge, tools.bench, tools.profile):
         server.tool()(tool)
     return server
 
@@ -128,6 +132,20 @@ class Tools:
         named = {f"candidate_{number}": text for number, text in enumerate(candidates, 1)}
         options = _options(device=device, constants=constants)
         return await self._run("bench", {"problem": problem, **named}, options)
+
+    async def profile(
+        self,
+        problem: Problem,
+        candidate: OneOrNone = None,
+        device: Device = None,
+        constants: Constants = None,
+    ) -> dict[str, Any]:
+        """Say where the time of a call goes, for eager, torch.compile and a candidate: each kernel
+        and each call of PyTorch's, its time, what it moves, how near it is to the roofline, and
+        the gaps. The report's `profile` has it."""
+        named = {"candidate": candidate} if candidate else {}
+        options = _options(device=device, constants=constants)
+        return await self._run("profile", {"problem": problem, **named}, options)
 
     async def _run(
         self, command: str, given: Mapping[str, str], options: Sequence[str]

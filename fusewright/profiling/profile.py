@@ -38,7 +38,8 @@ from fusewright.judge.timing.sides import (
     timed,
 )
 from fusewright.profiling.recorded import MOST_BYTES, Call, recorded_calls
-from fusewright.profiling.rows import ProfileRow, rows_of, summed, with_steps
+from fusewright.profiling.rows import rows_of, summed, with_steps
+from fusewright.profiling.side_profile import Profile, SideProfile
 from fusewright.profiling.steps import StepAmounts, step_amounts
 
 PROGRAM = "fusewright.profiling.worker"
@@ -47,42 +48,6 @@ CLOCK_S = 3.0  # of turns without the profiler, if not asked otherwise
 MOST_ROUNDS = 30
 # Profiled calls of a side, by the seconds that one takes; the first of them is left out.
 CALLS = ((0.1, 1 + 9), (1.0, 1 + 5), (math.inf, 1 + 3))
-
-
-@dataclass(frozen=True)
-class SideProfile:
-    """Where the time of one side's call goes. Times are medians over calls, in microseconds.
-
-    call_us: by the clock, without the profiler.  profiled_us: the same call under it, until all was
-    over.  busy_us: in which something of a row ran.  between_us: the rest of `call_us`, between
-    kernels and in Python; below 0 where the profiler has made the rows slower.  calls: profiled.
-    note: what a reader should know.
-    """
-
-    name: str
-    call_us: float
-    profiled_us: float
-    busy_us: float
-    between_us: float
-    calls: int
-    rows: tuple[ProfileRow, ...]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Profile:
-    """sides: the candidate first.  missing: baselines that do not run, and why."""
-
-    device: str
-    sides: tuple[SideProfile, ...]
-    missing: Mapping[str, str]
-
-    @property
-    def step_times(self) -> Mapping[str, float]:
-        """The microseconds that each step of the emitted file took, by its name; empty where there
-        is no such file."""
-        rows = (row for side in self.sides if side.name == CANDIDATE for row in side.rows)
-        return {row.name: row.us for row in rows if row.is_step}
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from fusewright.judge.timing.sides import CANDIDATE
-from fusewright.profiling.profile import Profile, SideProfile
 from fusewright.profiling.rows import ProfileRow
+from fusewright.profiling.side_profile import Profile, SideProfile
 from fusewright.report.amounts import bytes_text, seconds_text
 
 WIDTH = 80
@@ -20,7 +20,7 @@ THIS_FILE = "this file"
 ATEN = "aten::"
 BETWEEN = "between kernels, in Python"
 UNKNOWN = "-"
-SLOWED = "less than nothing: under the profiler the rows took longer than all by the clock"
+SLOWED = "the rows add up to more than the clock's time: the profiler, or others here, slowed them"
 
 
 def profile_line(profile: Profile, candidate: str) -> str:

@@ -15,14 +15,27 @@ from types import ModuleType
 import pytest
 
 import fusewright.judge
+import fusewright.profiling.profile
 from fusewright.cli import main, optimizing, reporting
-from fusewright.errors import BadUsage, BuildFailed, FusewrightError, InternalError, ToolMissing
+from fusewright.errors import (
+    BadUsage,
+    BuildFailed,
+    FusewrightError,
+    InternalError,
+    NotVerifiable,
+    ToolMissing,
+)
 from fusewright.judge.findings import Row, Verdict
+from fusewright.profiling.profile import Profiled
+from fusewright.profiling.rows import ProfileRow
+from fusewright.profiling.side_profile import Profile, SideProfile
 from fusewright.report.run_report import OptimizeResult, StepReport
 from tests.support.folders import BAD_PROBLEMS as BAD
 
 VERIFIED = Verdict("verified", (Row("values", "pass", "5 draws"),), (), "all passed")
 TIMING = {"sides": {"eager": {"p50_s": 0.002}, "candidate": {"p50_s": 0.001}}, "ratios": {}}
+ROW = ProfileRow("kernel", "relu_add", "", (), 1, 80.0, 0.8, 5.0)
+PROFILE = Profile("cpu", (SideProfile("candidate", 100.0, 120.0, 80.0, 20.0, 9, (ROW,)),), {})
 PROBLEM = """
 import torch
 import torch.nn as nn
@@ -81,6 +94,8 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
     pipeline.__dict__["optimize_file"] = stages.stage("optimize", outcome)
     pipeline.__dict__["explain_file"] = stages.stage("explain", outcome)
     timing.__dict__["bench"] = stages.stage("bench", TIMING)
+    profiling = stages.stage("profile", Profiled(PROFILE, {"candidate": ()}))
+    monkeypatch.setattr(fusewright.profiling.profile, "profile", profiling)
     monkeypatch.setitem(sys.modules, pipeline.__name__, pipeline)
     monkeypatch.setitem(sys.modules, timing.__name__, timing)
     for name in ("judge", "replay"):
@@ -216,7 +231,7 @@ def test_judge_passes_everything_on(stages: Stages, files: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("command", ["judge", "bench"])
+@pytest.mark.parametrize("command", ["judge", "bench", "profile"])
 def test_seed_and_budget_reach_the_judge(stages: Stages, files: Path, command: str) -> None:
     begin = time.monotonic()
     words = ("problem.py", "candidate.py", "--device", "cpu", "--seed", "255", "--budget", "100s")
@@ -248,6 +263,45 @@ def test_bench_passes_everything_on(
     assert options == {"device": "cpu", "against": baselines, "overrides": {}, "seed": ""}
     assert "eager      2 ms" in capsys.readouterr().out
     assert json.loads((files / "r.json").read_text())["timing"] == TIMING
+
+
+def test_profile_passes_everything_on(
+    stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(
+        "profile", "problem.py", "candidate.py", "--against", "compile,eager", "--device", "cpu",
+        "--set", "batch_size=2", "--trace", "t.json", "--report", "r.json",
+    )  # fmt: skip
+    ((name, arguments, options),) = stages.calls
+    assert code == 0
+    assert callable(options.pop("progress"))
+    assert (name, arguments) == ("profile", (Path("problem.py"), Path("candidate.py")))
+    about = {"device": "cpu", "against": ("compile", "eager"), "overrides": {"batch_size": "2"}}
+    assert options == {**about, "seed": ""}
+    assert "relu_add" in capsys.readouterr().out
+    assert json.loads((files / "t.json").read_text())["traceEvents"]
+    report = json.loads((files / "r.json").read_text())
+    (side,) = report["profile"]["sides"]
+    assert [row["name"] for row in side["rows"]] == ["relu_add"]
+    assert (report["verdict"], report["timing"]) == ("not-verified", None)
+
+
+def test_profile_without_a_candidate(
+    stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("profile", "problem.py", "--device", "cpu", "--json") == 0
+    ((_, arguments, options),) = stages.calls
+    assert arguments == (Path("problem.py"), None)
+    assert options["against"] == ("eager", "compile")
+    assert json.loads(capsys.readouterr().out)["profile"]["device"] == "cpu"
+
+
+def test_no_trace_of_a_profile_that_failed(stages: Stages, files: Path) -> None:
+    stages.result = NotVerifiable("the profiler is not there")
+    words = ("--trace", "t.json", "--report", "r.json", "--device", "cpu")
+    assert run("profile", "problem.py", *words) == 3
+    assert not (files / "t.json").exists()
+    assert json.loads((files / "r.json").read_text())["reason"] == "the profiler is not there"
 
 
 def test_explain(stages: Stages, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,6 +378,15 @@ USAGE = {
     "judge --replay absent.json --case 3": "no such file",
     "bench problem.py candidate.py --against tensorrt": "eager, compile, max-autotune",
     "bench problem.py": "CANDIDATE",
+    "profile": "PROBLEM",
+    "profile problem.py absent.py": "no such file",
+    "profile absent.py": "no such file",
+    "profile problem.py --against max-autotune": "choose among eager, compile",
+    "profile problem.py --against ,": "name a candidate, or a baseline",
+    "profile problem.py --trace problem.py": "used twice",
+    "profile problem.py --trace r.json --report r.json": "used twice",
+    "profile problem.py --trace absent/t.json": "does not exist",
+    "profile problem.py -v -q": "give one of the two",
     "suite": "DIR",
     "suite . --jobs 0": "--jobs",
     "suite . --target sm_10": "cpu, sm_80, sm_86, sm_89, sm_90a or cuda",
@@ -460,6 +523,7 @@ def test_help_waits_for_nothing() -> None:
     )
     late = ("torch", "jinja2", "mcp", "psutil", "fusewright.suite", "fusewright.arena")
     late += ("fusewright.doctor", "fusewright.mcp_server", "fusewright.report.decision_diff")
+    late += ("fusewright.profiling",)
     command = [sys.executable, "-c", program, *late]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
 
@@ -468,7 +532,7 @@ def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "0 verified or done, 1 refuted, 2 bad usage or unusable problem file, 3" in text
-    for command in ("optimize", "explain", "show", "diff", "doctor", "bench", "judge"):
+    for command in ("optimize", "explain", "show", "diff", "doctor", "bench", "judge", "profile"):
         assert command in text
 
 

@@ -119,6 +119,16 @@ def test_several_are_timed_together() -> None:
     assert [Path(name).name for name in timing["lost"]] == ["candidate_1.py"]
 
 
+@pytest.mark.judged
+@pytest.mark.slow
+def test_profiled() -> None:
+    result = asked("profile", {"problem": PROBLEM, "candidate": RIGHT, "device": "cpu"})
+    assert not result.is_error, result.content
+    candidate, *baselines = result.structured_content["profile"]["sides"]
+    assert [side["name"] for side in baselines] == ["eager", "torch.compile"]
+    assert {"aten::relu", "aten::mul"} <= {row["name"] for row in candidate["rows"]}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),

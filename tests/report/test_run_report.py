@@ -20,6 +20,7 @@ from fusewright.report.run_report import (
     StepReport,
     error_report,
     outcome_report,
+    profile_report,
     timing_report,
     to_json,
     verdict_report,
@@ -83,6 +84,7 @@ def parsed(report: Report) -> dict[str, object]:
         outcome_report(OptimizeResult(Path("out.py"), "why", KERNELS, VERDICT, "")),
         outcome_report(OptimizeResult(Path("out.py"), "why", KERNELS, None, "no sm_80 here")),
         timing_report(TIMING),
+        profile_report({"sides": []}),
         error_report(ToolMissing("no compiler")),
     ],
 )
