@@ -54,7 +54,7 @@ def _lines(profile: Profile, most: int | None) -> Iterator[str]:
 def _side(side: SideProfile, most: int | None) -> Iterator[str]:
     profiled = f"{seconds_text(side.profiled_us * 1e-6)} under the profiler"
     yield f"{_shown(side)}: {seconds_text(side.call_us * 1e-6)} by the clock, {profiled}"
-    names = ("", "time", "share", "moves", "roofline", "gap before")
+    names = ("", "time", "share", "moves", "roofline", "gap")
     yield _columns(names)
     shown = side.rows if most is None else side.rows[:most]
     for row in shown:
