@@ -16,6 +16,7 @@ ENVIRONMENT = {
     "judge/isolation/fork_server": "it writes a worker's mark over its own, which /proc shows",
     "judge/isolation/worker_pool": "a worker's environment is a named few of ours",
     "judge/isolation/library_paths": "PYTHONPATH and PATH say where packages and compilers are",
+    "profiling/worker": "TORCH_EXTENSIONS_DIR is where the extensions of a process lie",
     "mcp_server/limited_run": "a command gets it, with a TMPDIR of its own",
 }
 # Functions that find something in a text -> files that may call them, with the reason. What we
@@ -42,6 +43,8 @@ TEXT_IS_READ = {
     "emit/python_text": "characters that no name has",
     "api/names": "which of the user's classes an emitted text names, as a file imports these",
     "report/kernel_notes": "an emitted file, all that `show` has of what was decided",
+    "profiling/recorded": "names of events, as PyTorch's profiler writes them",
+    "profiling/rows": "names of kernels, as a compiler spells them",
     "judge/evidence/legal_inputs": "messages of PyTorch",
     "judge/isolation/tensor_transport": "the name of the candidate's class",
     "judge/sanitizer": "what compute-sanitizer prints",
