@@ -123,9 +123,10 @@ class Workers:
         cold: bool = False,
         site: Site | None = None,
         origin: Path | None = None,
+        generation: int = 0,
     ) -> Worker:
         """site: in whose folders and with whose isolation, if not the session's.  origin: the file
-        of its candidate, if not that of the request."""
+        of its candidate, if not that of the request.  generation: of the nursery that forks it."""
         # New memory holds this byte's complement, and freed memory the byte: no old answers.
         poison, own = {"MALLOC_PERTURB_": str(secrets.choice(POISONS))}, self.slots[slot]
         worker = (site or self.site).start(
@@ -137,6 +138,7 @@ class Workers:
             plan=plan,
             launcher=launcher,
             memory=self.request.limits.memory_bytes,
+            generation=generation,
         )
         self.workers.append(worker)
         self._slot_of[worker] = own
