@@ -276,7 +276,7 @@ def _row(
 
 def against(other: Sequence[float], ours: Sequence[float]) -> tuple[str, float]:
     """How many times as long another side takes: as text with its interval, and the median."""
-    found = ratio([[t] for t in other], [[t] for t in ours])
+    found = ratio([[[t] for t in other]], [[[t] for t in ours]])
     return f"{found.median:.2f}× ({found.low:.2f}–{found.high:.2f})", found.median
 
 

@@ -165,7 +165,7 @@ def _row(name: str, texts: Sequence[str], given: argparse.Namespace) -> tuple[st
             fresh = [torch.randn_like(x) if x.is_floating_point() else x.clone() for x in first]
             for k in random.sample((0, 1), 2):
                 seconds[k].append(_time(sides[k], fresh, given.device, clock))
-    found = ratio([[t] for t in seconds[1]], [[t] for t in seconds[0]])
+    found = ratio([[[t] for t in seconds[1]]], [[[t] for t in seconds[0]]])
     milliseconds = statistics.median(seconds[1]) * 1e3
     text = f"{milliseconds:.4f} | {found.median:.4f} ({found.low:.4f}–{found.high:.4f})"
     return text, found.median, found.low > MOST

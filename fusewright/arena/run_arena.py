@@ -172,7 +172,9 @@ NO_CONTEST: Mapping[str, Any] = {"timings": {}, "lost": {}, "unclear": {}, "over
 
 
 def _ratio(timing: Mapping[str, Any]) -> float:
-    return float(timing["ratios"]["eager"]["median"])
+    """Over eager, of the medians: also where the paired ratio is no result."""
+    sides = timing["sides"]
+    return float(sides["eager"]["p50_s"]) / float(sides["candidate"]["p50_s"])
 
 
 def _of_one(timing: Mapping[str, Any], path: str) -> Mapping[str, Any]:

@@ -123,10 +123,12 @@ class Workers:
         cold: bool = False,
         site: Site | None = None,
         origin: Path | None = None,
+        generation: int = 0,
         program: str = CANDIDATE,
     ) -> Worker:
         """site: in whose folders and with whose isolation, if not the session's.  origin: the file
-        of its candidate, if not that of the request.  program: the module that it runs."""
+        of its candidate, if not that of the request.  generation: of the nursery that forks it.
+        program: the module that it runs."""
         # New memory holds this byte's complement, and freed memory the byte: no old answers.
         poison, own = {"MALLOC_PERTURB_": str(secrets.choice(POISONS))}, self.slots[slot]
         worker = (site or self.site).start(
@@ -138,6 +140,7 @@ class Workers:
             plan=plan,
             launcher=launcher,
             memory=self.request.limits.memory_bytes,
+            generation=generation,
         )
         self.workers.append(worker)
         self._slot_of[worker] = own

@@ -149,17 +149,16 @@ class _Profiling:
         limits, begin = CALLS_BY_SECONDS[request.device], time.monotonic()
         warm, calls = limits[-1][1]
         while True:
-            turn, what = list(sides), Round(self._round, warm, calls)
+            first = self._round == 0  # it only tells how long a turn may be
+            turn, what = list(sides), Round(self._round, warm, calls, counts=not first)
             order.shuffle(turn)
             for side in turn:
                 take_turn(self._session, side, what)
             elapsed = time.monotonic() - begin
             self._round += 1
-            if self._round == 1:  # the first round only tells how long a turn may be
+            if first:
                 typical = elapsed / (len(turn) * (warm + calls))
                 warm, calls = next(n for limit, n in limits if typical < limit)
-                for side in sides:
-                    side.clocks.clear()
                 begin = time.monotonic()
                 continue
             late = elapsed > request.budget_s and self._round > FEWEST_ROUNDS
@@ -174,7 +173,7 @@ class _Profiling:
         count = next(n for limit, n in CALLS if call_s < limit)
         timed(session, side, {"do": "profile begin"})
         self._round += 1
-        take_turn(session, side, Round(self._round, count, 0))
+        take_turn(session, side, Round(self._round, 0, count, counts=False))
         record, _ = timed(session, side, {"do": "profile end"})
         content = record.tensors[0].nbytes if record.tensors else 0
         if not 0 < content <= MOST_BYTES:
@@ -196,7 +195,7 @@ class _Profiling:
         self, made: SideProfile, side: Side, steps: Mapping[str, StepAmounts], example: bool | None
     ) -> SideProfile:
         """With what its class says of its own calls, and why there is no roofline."""
-        refused, said = fallback(timed(self._session, side, {"do": "status"})[0].text)
+        refused, said = fallback([timed(self._session, side, {"do": "status"})[0].text])
         notes = [said] * (refused > 0)
         if steps and example is not True:
             sizes = "are others than" if example is False else "may not be"

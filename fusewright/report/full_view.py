@@ -72,7 +72,7 @@ def show_contest(console: Console, contest: object) -> None:
         table.add_row(
             Text(name),
             seconds_text(sides["candidate"].get("p50_s")),
-            _times(ratios["eager"].get("median")),
+            _times(ratios.get("eager", {}).get("median", "")),
             _times(first.get("median")),
             str(first.get("claim", "")),
         )

@@ -334,7 +334,8 @@ def _row(cells: tuple[str, str, str, str, str, str], *, known: bool) -> str:
 
 
 def _missing(speed: Speed) -> list[str]:
-    return [_wrapped(f"  {name} was not timed: {why}")[0] for name, why in speed.missing.items()]
+    told = (f"no ratio over {name}: {why}" for name, why in speed.missing.items())
+    return [line for text in told for line in _wrapped(text, "  ", "    ")]
 
 
 # ---- what to do next -----------------------------------------------------------------------------

@@ -37,7 +37,8 @@ class SideSpeed:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was timed, the candidate first. missing: baselines that could not be, and why."""
+    """What was timed, the candidate first. missing: baselines with which nothing is compared, and
+    why."""
 
     sides: tuple[SideSpeed, ...]
     missing: Mapping[str, str]

@@ -125,6 +125,16 @@ def test_an_emitted_file(problem: Path, tmp_path: Path, size: str) -> None:
         assert "these sizes are others than" in mine.note
 
 
+def test_calls_without_kernels_are_told(problem: Path) -> None:
+    status = (
+        "\n    @staticmethod\n    def fusewright_status():\n"
+        "        return {'kernels': 1, 'because': {'the dtype of x': 5}}\n"
+    )
+    source = text(HONEST).replace("\n\n\ndef get_inputs", f"\n{status}\n\ndef get_inputs")
+    (mine,) = profiled(problem, source, ()).profile.sides
+    assert mine.note == "5 of 6 calls ran the original forward: the dtype of x (5)"
+
+
 def test_baselines_alone(problem: Path) -> None:
     found = profile(problem, against=("eager",), budget_s=0.5).profile
     assert [side.name for side in found.sides] == ["eager"]

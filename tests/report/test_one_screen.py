@@ -258,7 +258,7 @@ def test_a_baseline_that_is_missing_says_why() -> None:
     timing = {**TIMING, "missing": {"torch.compile": "it was not ready"}}
     lines = [line.plain for line in timing_screen(timing)]
     assert lines[0].startswith("timed, not judged: faster than eager: 1.23x")
-    assert lines[-1] == "  torch.compile was not timed: it was not ready"
+    assert lines[-1] == "  no ratio over torch.compile: it was not ready"
 
 
 def test_one_line() -> None:

@@ -65,8 +65,9 @@ class Site:
     build: Path  # compiled extensions, shared by the workers of one candidate
     notes: tuple[str, ...] = ()
     slots: tuple[Slot, ...] = ()  # the trusted worker has all of them
-    # By the names of the variables that a worker gets: some are read when a library is loaded.
-    nurseries: dict[frozenset[str], Nursery] = field(default_factory=dict)
+    # By the names of the variables that a worker gets: some are read when a library is loaded. And
+    # by generation: what is forked by one has one layout of addresses and one heap to begin with.
+    nurseries: dict[tuple[frozenset[str], int], Nursery] = field(default_factory=dict)
     _trusted: list[Worker] = field(default_factory=list)
 
     def start(  # noqa: PLR0913 -- what one worker may differ in from the others
@@ -81,6 +82,7 @@ class Site:
         plan: sandbox.Plan | None = None,
         launcher: Sequence[str] = (),
         memory: int = 0,
+        generation: int = 0,
     ) -> Worker:
         """Start `program` (a module with `main(config)`) behind a warden of its own."""
         mark = secrets.token_hex(MARK_LENGTH // 2)
@@ -104,7 +106,7 @@ class Site:
                 worker.process = spawn(arguments, full, log, descriptors)
                 worker.pid = worker.process.pid
             else:
-                worker.pid = self.nursery(environment).fork(full, descriptors)
+                worker.pid = self.nursery(environment, generation).fork(full, descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -132,16 +134,32 @@ class Site:
             worker.kill("it has lost its device")
         self._trusted.clear()
 
-    def nursery(self, environment: Mapping[str, str]) -> Nursery:
+    def nursery(self, environment: Mapping[str, str], generation: int = 0) -> Nursery:
         """The one for workers with these variables; it is started when it is first needed."""
-        kind = frozenset(environment)
+        names = frozenset(environment)
+        kind = names, generation
         if kind not in self.nurseries:
-            folder = self.folder / f"nursery-{len(self.nurseries)}"
+            count = sum(kind[1] == generation for kind in self.nurseries)
+            folder = self.folder / f"nursery-{generation}-{count}"
             _make_private(folder, None)
             own = {MARK: secrets.token_hex(MARK_LENGTH // 2)}
             full = self.environment(folder) | dict(environment) | own
-            self.nurseries[kind] = Nursery(full, folder.with_suffix(".log"), SHARED.get(kind))
+            shared = None if generation else SHARED.get(names)
+            self.nurseries[kind] = Nursery(full, folder.with_suffix(".log"), shared)
         return self.nurseries[kind]
+
+    def retire(self, generation: int) -> None:
+        """Nothing more will be forked by the nurseries of this generation; those of the first are
+        everybody's."""
+        for kind in [kind for kind in self.nurseries if kind[1] == generation and generation]:
+            self.nurseries.pop(kind).close()
+
+    def compiled(self, uid: int | None = None) -> Path:
+        """Where torch.compile keeps what it has made, which no candidate sees. uid: whose it is."""
+        folder = self.folder / "compiled"
+        if not folder.exists():
+            _make_private(folder, uid)
+        return folder
 
     def apart(self, number: int) -> Site:
         """The same for one candidate of several: a user id and a folder for what it builds that no

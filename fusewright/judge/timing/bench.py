@@ -3,7 +3,7 @@
 All sides run the same program: the candidate, eager, eager once more (what this machine cannot
 tell apart), and torch.compile. A round is one turn of each in random order on the same fresh
 inputs; the next input exists only when the last answer is in; every output of the candidate is
-compared like any other.
+compared like any other. After its share of the time every side goes on in a new process.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from fusewright.judge.timing.sides import (
     LostSide,
     Rounds,
     Side,
+    begin_again,
     participants,
     prepare,
     ready,
@@ -53,8 +54,14 @@ CALLS_BY_SECONDS: Mapping[str, Sequence[tuple[float, tuple[int, int]]]] = {
     "cpu": ((0.03, (2, 5)), (0.06, (2, 3)), (0.12, (1, 1)), (float("inf"), (0, 1))),
     "cuda": ((0.03, (2, 5)), (0.06, (2, 3)), (float("inf"), (1, 1))),
 }
-MIN_ROUNDS = 30
+# Of each side, one after the other; fewer where the time is over. Three are the fewest of which an
+# interval says something: with two, Student's is six times as wide as what they show.
+PROCESSES, FEWEST_PROCESSES = 5, 3
+MIN_ROUNDS = 6  # of a process
+PATIENCE = 20  # shares of the time, for the fewest rounds
+FEWEST_OF_PROCESS = FEWEST_ROUNDS // FEWEST_PROCESSES  # where the time is over
 LOOKS, LOOK_AGAIN_S = 3, 1.0  # at a floor that a call went below, and seconds before each
+TOO_GOOD = 100  # times faster: no result where the baseline was slower than usual
 IMPOSSIBLE = 20  # times faster than the floor: no neighbour makes that of an honest time
 
 
@@ -73,6 +80,7 @@ class Timing:
     calls_per_turn: int
     stopped: str
     caches: str = "cold: flushed before every call"
+    # Baselines with which nothing is compared: they do not run, or the ratio is no result.
     missing: Mapping[str, str] = field(default_factory=dict)
     fallback: str = ""  # calls of the candidate that ran the original forward, if it says so
 
@@ -102,7 +110,7 @@ class Run:
     what they say of their calls.  missing: baselines that do not run, and why."""
 
     baselines: Mapping[str, Side]
-    candidates: Mapping[Side, str]
+    candidates: Mapping[Side, Sequence[str]]
     calls: int
     stopped: str
     missing: Mapping[str, str]
@@ -116,36 +124,119 @@ def take_turns(
     lose: told of a candidate that does not get ready, breaks, or answers wrongly. It takes no part
     any more.
     """
-    session.progress("getting ready for timing")
-    missing: dict[str, str] = {}
-    for side in list(sides):
-        if not side.prepared:
-            prepare(session, side)
-        why = ready(session, side)
-        if why and side.name == COMPILED:
-            missing[side.name] = why
-            sides.remove(side)
-        elif why and side.is_baseline:
-            raise NotVerifiable(f"the baseline ({side.name}) does not run: {why}")
-        elif why:
-            lose(side, f"in the timing process: {why}")
-            sides.remove(side)
-
-    def dropped(side: Side, error: LostSide) -> None:
-        lose(side, str(error))
-        sides.remove(side)
-
-    session.progress("timing")
-    with turn():
-        stopped, calls = _rounds(session, sides, dropped)
-    told: dict[Side, str] = {}
-    for side in [side for side in sides if not side.is_baseline]:
-        try:
-            told[side] = timed(session, side, {"do": "status"})[0].text
-        except LostSide as error:
-            dropped(side, error)
+    taken = Turntaking(session, sides, lose, Rounds.of(session.ask_reference))
+    told: dict[Side, list[str]] = {}
+    for generation in range(PROCESSES):
+        late = (
+            taken.took_s > session.request.budget_s or time.monotonic() > session.request.deadline
+        )
+        if not taken.candidates or (late and generation >= FEWEST_PROCESSES):
+            break
+        if generation:
+            begin_again(session, sides, generation)
+        taken.get_ready()
+        session.progress("timing")
+        with turn():
+            taken.rounds()
+        for side in taken.candidates:
+            try:
+                said = timed(session, side, {"do": "status"})[0].text
+            except LostSide as error:
+                taken.dropped(side, error)
+            else:
+                told.setdefault(side, []).append(said)
     baselines = {side.name: side for side in sides if side.is_baseline}
-    return Run(baselines, told, calls, stopped, missing) if told else None
+    statuses = {side: told[side] for side in taken.candidates}
+    return Run(baselines, statuses, taken.calls, taken.stopped, taken.missing) if statuses else None
+
+
+@dataclass
+class Turntaking:
+    """The sides that still take part, and what they have come to.
+
+    missing: baselines that do not run, and why.  took_s: all rounds.  calls, stopped: those of a
+    turn that are timed, and why the rounds of the last processes ended."""
+
+    session: Session
+    sides: list[Side]
+    lose: Callable[[Side, str], None]
+    to_come: Rounds
+    missing: dict[str, str] = field(default_factory=dict)
+    number: int = 0  # of the next round
+    took_s: float = 0.0
+    calls: int = 0
+    stopped: str = "no candidate is left"
+
+    @property
+    def candidates(self) -> list[Side]:
+        return [side for side in self.sides if not side.is_baseline]
+
+    def dropped(self, side: Side, why: object) -> None:
+        self.lose(side, str(why))
+        self.sides.remove(side)
+
+    def get_ready(self) -> None:
+        """Those that cannot do without their like; torch.compile can be missing."""
+        self.session.progress("getting ready for timing")
+        for side in list(self.sides):
+            if not side.prepared:
+                prepare(self.session, side)
+            why = ready(self.session, side)
+            if why and side.name == COMPILED:
+                self.missing[side.name] = why
+                self.sides.remove(side)
+            elif why and side.is_baseline:
+                raise NotVerifiable(f"the baseline ({side.name}) does not run: {why}")
+            elif why:
+                self.dropped(side, f"in the timing process: {why}")
+
+    def rounds(self) -> None:
+        """Those of one process a side."""
+        request, order = self.session.request, random.SystemRandom()
+        limits, share_s = CALLS_BY_SECONDS[request.device], request.budget_s / PROCESSES
+        begin, (warm, calls) = time.monotonic(), limits[-1][1]
+        first, rounds = True, 0
+        while self.candidates:
+            turn = list(self.sides)
+            what = self.to_come.draw(self.number, warm, calls, first=first)
+            order.shuffle(turn)
+            for side in turn:
+                try:
+                    take_turn(self.session, side, what)
+                except LostSide as error:
+                    self.dropped(side, error)
+            self.number += 1
+            if first:  # it only tells how long a turn may be
+                typical = (time.monotonic() - begin) / (len(turn) * (warm + calls))
+                warm, self.calls = next(n for limit, n in limits if typical < limit)
+                begin, first, calls = time.monotonic(), False, self.calls
+                continue
+            rounds += 1
+            if self._is_over(rounds, time.monotonic() - begin, share_s):
+                break
+        self.took_s += time.monotonic() - begin
+
+    def _is_over(self, rounds: int, elapsed_s: float, share_s: float) -> bool:
+        """Has this process had its turns?"""
+        late = elapsed_s > share_s
+        fewest = FEWEST_OF_PROCESS if late else MIN_ROUNDS
+        if rounds < fewest and elapsed_s < PATIENCE * share_s:
+            return False
+        if rounds < FEWEST_OF_PROCESS:
+            raise NotVerifiable(f"only {rounds} rounds in {elapsed_s:.0f} s; give it more time")
+        told = self._stops(elapsed_s, share_s)
+        reasons = [one.reason for one in told if one.reason]
+        self.stopped = (reasons or ["the time is over"])[-1]
+        return late or all(one.done for one in told)
+
+    def _stops(self, elapsed_s: float, cap_s: float) -> list[statistics.Stop]:
+        """What each candidate's turns of this process say of going on."""
+        eager = next(side for side in self.sides if side.name == EAGER)
+        stop = partial(
+            statistics.stop, eager.processes[-1], elapsed_s=elapsed_s, cap_s=cap_s,
+            min_pairs=MIN_ROUNDS,
+        )  # fmt: skip
+        return [stop(side.processes[-1]) for side in self.candidates]
 
 
 def floors_of(session: Session, run: Run) -> Mapping[str, float]:
@@ -169,45 +260,6 @@ class Unclear(NotVerifiable):
     def __init__(self, text: str, rules: tuple[str, ...]) -> None:
         super().__init__(text)
         self.rules = rules
-
-
-def _rounds(
-    session: Session, sides: list[Side], dropped: Callable[[Side, LostSide], None]
-) -> tuple[str, int]:
-    """Why the rounds ended, and the timed calls of a turn. dropped: takes a side out of `sides`."""
-    request, order = session.request, random.SystemRandom()
-    eager, limits = next(s for s in sides if s.name == EAGER), CALLS_BY_SECONDS[request.device]
-    begin, number, (warm, calls) = time.monotonic(), 0, limits[-1][1]
-    planned = session.ask_reference(do="between", lab="problem")
-    rounds_to_come = Rounds(planned["cases"], moves=planned["moves"])
-    while candidates := [side for side in sides if not side.is_baseline]:
-        turn, what = list(sides), rounds_to_come.draw(number, warm, calls)
-        order.shuffle(turn)
-        for side in turn:
-            try:
-                take_turn(session, side, what)
-            except LostSide as error:
-                dropped(side, error)
-        if number == 0:  # the first round only tells how long a turn may be
-            typical = (time.monotonic() - begin) / (len(turn) * (warm + calls))
-            warm, calls = next(n for limit, n in limits if typical < limit)
-            for side in sides:
-                side.clocks.clear()
-            begin = time.monotonic()
-        number += 1
-        elapsed = time.monotonic() - begin
-        rounds = len(eager.turns)
-        late = elapsed > request.budget_s
-        if rounds < (FEWEST_ROUNDS if late else MIN_ROUNDS) and elapsed < 10 * request.budget_s:
-            continue
-        if rounds < FEWEST_ROUNDS:
-            raise NotVerifiable(f"only {rounds} rounds in {elapsed:.0f} s; give it more time")
-        stop = partial(statistics.stop, eager.turns, elapsed_s=elapsed, cap_s=request.budget_s)
-        told = [stop(side.turns) for side in candidates if side in sides]
-        if late or all(one.done for one in told):
-            reasons = [one.reason for one in told if one.reason]
-            return (reasons or ["the time is over"])[-1], calls
-    return "no candidate is left", calls
 
 
 # --- what it means ----------------------------------------------------------------------------
@@ -238,12 +290,14 @@ def conclude(
     crowded = clock_rules.is_crowded(chain(*eager.clocks.device, *again.clocks.device))
     _check_floors(session, fastest.p50_s, floors, before, crowded=crowded)
     resolution = _check_clocks(session, mine, eager, again, before)
-    null = statistics.null_threshold(eager.turns, again.turns)
+    null = statistics.null_threshold(eager.processes, again.processes)
     sides = {CANDIDATE: mine, **run.baselines}
     others = {n: s for n, s in sides.items() if n in (EAGER, COMPILED)}
-    ratios = {n: statistics.ratio(s.turns, mine.turns) for n, s in others.items()}
+    ratios = {n: statistics.ratio(s.processes, mine.processes) for n, s in others.items()}
     extra = max(0.0, clock_rules.excess(mine.clocks, eager.clocks, again.clocks))
     share = fastest.p50_s / (fastest.p50_s + extra)
+    doubts = {n: why for n, r in ratios.items() if (why := _doubt(r, others[n], session))}
+    ratios = {n: r for n, r in ratios.items() if n not in doubts}
     return Timing(
         sides={n: asdict(statistics.side(s.turns)) for n, s in sides.items()},
         ratios={n: asdict(r) | {"claim": statistics.claim(r, null)} for n, r in ratios.items()},
@@ -255,9 +309,17 @@ def conclude(
         products_s=floors["products_s"],
         calls_per_turn=run.calls,
         stopped=run.stopped,
-        missing=run.missing,
+        missing={**run.missing, **doubts},
         fallback=said,
     )
+
+
+def _doubt(ratio: statistics.Ratio, baseline: Side, session: Session) -> str:
+    """Why a ratio is no result; empty if it is one."""
+    if ratio.median <= TOO_GOOD:
+        return ""
+    why = clock_rules.far_from_usual(baseline.clocks, session.request.device)
+    return why and f"{ratio.median:.0f} times is no result, as the machine was busy: {why}"
 
 
 def _check_floors(

@@ -22,6 +22,7 @@ LEAST_S = 200e-6  # below that nobody is accused
 FAST = 0.1  # of the calls: those that nothing has disturbed
 EVENLY = 0.6  # of what is hidden in the middle: work is much the same in all calls, delays are not
 CROWDED = 1.5  # times as long: a device whose slower calls take so much more is not eager's alone
+UNUSUAL = 2.0  # times as long as in the fastest turns, or as all threads together have worked
 NOTICED_S = 100e-6  # shorter delays of a device are its own
 
 
@@ -33,10 +34,6 @@ class Clocks:
     unexplained: list[list[float]] = field(default_factory=list)  # the parent's clock minus that
     device: list[list[float]] = field(default_factory=list)  # between two events
     cpu: list[list[float]] = field(default_factory=list)  # of all the worker's threads
-
-    def clear(self) -> None:
-        for turns in (self.claimed, self.unexplained, self.device, self.cpu):
-            turns.clear()
 
 
 @dataclass(frozen=True)
@@ -91,6 +88,19 @@ def is_crowded(device_s: Iterable[float]) -> bool:
         return False
     slow, fast = calls[int((1 - FAST) * (len(calls) - 1))], calls[int(FAST * (len(calls) - 1))]
     return slow > CROWDED * fast + NOTICED_S
+
+
+def far_from_usual(side: Clocks, device: str) -> str:
+    """What tells that the calls of a baseline took much longer than they do otherwise; empty if
+    nothing does. Then it waited for others, and what is compared with it is no result."""
+    turns = sorted(map(_median, side.claimed))
+    middle, fast = plain.median(turns), turns[int(FAST * (len(turns) - 1))]
+    if middle > UNUSUAL * fast:
+        return f"its calls took {middle * 1e6:.0f} us, those of its fastest turns {fast * 1e6:.0f}"
+    worked = _middle(side.cpu)
+    if device == "cpu" and middle > UNUSUAL * worked:
+        return f"its calls took {middle * 1e6:.0f} us, {worked * 1e6:.0f} of them on a processor"
+    return ""
 
 
 def _beyond(

@@ -15,6 +15,7 @@ from pathlib import Path
 from fusewright.common.timing_lock import Turn
 from fusewright.errors import BadUsage
 from fusewright.judge.findings import Ledger
+from fusewright.judge.isolation.processes import Worker
 from fusewright.judge.isolation.worker_pool import open_site
 from fusewright.judge.request import Request
 from fusewright.judge.session import Session, source_of
@@ -88,12 +89,15 @@ def contest(
 
 def _rival(session: Session, slot: int, number: int, path: Path) -> Side:
     """A candidate in a process that shares nothing with those of the others."""
-    source = source_of(path)
-    worker = session.start_candidate(
-        f"candidate-{number}", slot, environment=ENVIRONMENT, cold=True,
-        site=session.site.apart(number), origin=path,
-    )  # fmt: skip
-    return Side(f"candidate {number}", worker, slot, source)
+    source, site = source_of(path), session.site.apart(number)
+
+    def begin(generation: int) -> Worker:
+        return session.start_candidate(
+            f"candidate-{number}", slot, environment=ENVIRONMENT, cold=True, site=site,
+            origin=path, generation=generation,
+        )  # fmt: skip
+
+    return Side(f"candidate {number}", begin(0), slot, source, begin)
 
 
 def _ranked(
@@ -112,11 +116,12 @@ def _ranked(
             lost[rivals[side]] = "; ".join(f.detail for f in session.ledger.findings())
         else:
             found[side] = timing
-    times = {side: float(str(found[side].ratios[EAGER]["median"])) for side in found}
+    eager = run.baselines[EAGER].processes
+    times = {side: statistics.ratio(eager, side.processes).median for side in found}
     order = sorted(found, key=lambda side: (-times[side], rivals[side]))
     over_best: dict[str, Mapping[str, object]] = {}
     for side in order:
-        ratio = statistics.ratio(order[0].turns, side.turns)
+        ratio = statistics.ratio(order[0].processes, side.processes)
         claim = statistics.claim(ratio, found[side].null) if side is not order[0] else FASTEST
         over_best[rivals[side]] = asdict(ratio) | {"claim": claim}
     return Contest({rivals[side]: found[side] for side in order}, lost, unclear, over_best)

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 UNKNOWN = "not told: the candidate has no fusewright_status()"
 LONGEST = 200  # characters of a reason
 
 
-def fallback(text: str) -> tuple[int, str]:
-    """How many calls ran the original, and that in a sentence. text: JSON, as the worker has it.
+def fallback(texts: Sequence[str]) -> tuple[int, str]:
+    """How many calls ran the original, and that in a sentence. texts: JSON, as the workers of one
+    candidate have it.
 
-    Where there is no count, -1.
+    Where one has no count, -1.
     """
     try:
-        found = [*_counts(json.loads(text))] if text else []
+        told = [[*_counts(json.loads(text))] if text else [] for text in texts]
     except (ValueError, TypeError, AttributeError):
-        found = []
-    if not found:
+        told = []
+    found = [count for counts in told for count in counts]
+    if not found or not all(told):
         return -1, UNKNOWN
     kernels = sum(count for count, _ in found)
     because = Counter[str]()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CANDIDATE, EAGER, AGAIN, COMPILED = "candidate", "eager", "eager again", "torch.compile"
 BASELINES = frozenset((EAGER, AGAIN, COMPILED))
+OVER = "its share of the turns is over"
 FEWEST_ROUNDS = 6  # fewer have no 95 % interval; a problem too slow for more gets a wide one
 LEAST_PATIENCE_S = 1.0  # with torch.compile, where the time is over
 ENVIRONMENT = {
@@ -41,13 +42,18 @@ ENVIRONMENT = {
 
 @dataclass(eq=False)
 class Side:
-    """One worker that takes turns, and what the clocks said about each timed call."""
+    """Workers that take turns one after the other, and what the clocks said about each timed call.
+
+    begin: another worker, of another nursery the higher the number.  begins: the turn with which
+    each of its processes begins."""
 
     name: str
     worker: Worker
     slot: int
     source: str = ""  # of one candidate among several; a single one's is the session's
+    begin: Callable[[int], Worker] | None = None
     clocks: Clocks = field(default_factory=Clocks)
+    begins: list[int] = field(default_factory=lambda: [0])
     first_s: float = 0.0
     prepared: bool = False
     moved: bool = False  # does it have the other parameters?
@@ -64,6 +70,12 @@ class Side:
         return self.clocks.claimed
 
     @property
+    def processes(self) -> list[list[list[float]]]:
+        """Its turns, those of each process together."""
+        ends = [*self.begins[1:], len(self.turns)]
+        return [self.turns[a:b] for a, b in zip(self.begins, ends, strict=True)]
+
+    @property
     def loss(self) -> type[Exception]:
         """What it means when it breaks: of a baseline's faults the candidate knows nothing."""
         return NotVerifiable if self.is_baseline else LostSide
@@ -75,6 +87,7 @@ class Round:
 
     At `place`, if there is one, is a call that does not: with the values of `case`, or with plain
     ones. `moved`: with the other parameters; the first call after the change is none that counts.
+    `counts`: whether any does; none of a process's first round.
     """
 
     number: int
@@ -83,6 +96,7 @@ class Round:
     moved: bool = False
     place: int | None = None
     case: str = ""
+    counts: bool = True
 
     def messages(self) -> list[tuple[str, int, str]]:
         """Name of its content, number (negative: not counted), case."""
@@ -101,10 +115,17 @@ class Rounds:
         self._draws.shuffle(self._cases)
         self._change = self._draws.randrange(1, FEWEST_ROUNDS) if moves else None
 
-    def draw(self, number: int, warm: int, calls: int) -> Round:
-        if number == 0:  # it only tells how long a turn may be
-            return Round(number, warm, calls)
+    @classmethod
+    def of(cls, ask: Callable[..., Mapping[str, Any]]) -> Rounds:
+        """What the trusted worker has planned for this problem."""
+        planned = ask(do="between", lab="problem")
+        return cls(planned["cases"], moves=planned["moves"])
+
+    def draw(self, number: int, warm: int, calls: int, *, first: bool = False) -> Round:
+        """first: of new processes."""
         moved = self._change is not None and number >= self._change
+        if first:  # it only tells how long a turn may be
+            return Round(number, warm, calls, moved, counts=False)
         case = self._cases.pop() if self._cases else ""
         if number == self._change:
             return Round(number, warm, calls, moved, 0, case)
@@ -123,20 +144,41 @@ def start(
 
     program: the module that each process runs.
     """
-    sides = []
-    for name, slot in zip(names, slots, strict=True):
-        own = None
-        if name in BASELINES:
-            plan = session.site.plan
-            shown = (*plan.readable, str(session.request.problem))
-            uid = plan.uid if plan.namespaces else None  # another uid may not read the problem
-            own = replace(plan, readable=shown, uid=uid)
-        own_name = name.replace(" ", "-")
-        worker = session.start_candidate(
-            own_name, slot, environment=ENVIRONMENT, plan=own, cold=True, program=program
-        )
-        sides.append(Side(name, worker, slot))
-    return sides
+    return [_side(session, name, slot, program) for name, slot in zip(names, slots, strict=True)]
+
+
+def _side(session: Session, name: str, slot: int, program: str) -> Side:
+    plan = session.site.plan
+    if name in BASELINES:
+        shown = (*plan.readable, str(session.request.problem))
+        uid = plan.uid if plan.namespaces else None  # another uid may not read the problem
+        plan = replace(plan, readable=shown, uid=uid)
+    if name == COMPILED:  # what its first process has compiled, the next ones find
+        plan = replace(plan, writable=(str(session.site.compiled(plan.uid)),))
+
+    def begin(generation: int) -> Worker:
+        return session.start_candidate(
+            name.replace(" ", "-"), slot, environment=ENVIRONMENT, plan=plan, cold=True,
+            generation=generation, program=program,
+        )  # fmt: skip
+
+    return Side(name, begin(0), slot, begin=begin)
+
+
+def begin_again(session: Session, sides: Sequence[Side], generation: int) -> None:
+    """Each side goes on in a new process, of a nursery that has forked none of the last ones: what
+    is forked from one nursery has its addresses and its heap."""
+    for side in sides:
+        side.worker.stop(OVER)
+    for side in sides:
+        side.worker.kill(OVER)
+    session.site.retire(generation - 1)
+    for side in sides:
+        assert side.begin is not None
+        side.worker, side.prepared, side.moved = side.begin(generation), False, False
+        side.begins.append(len(side.turns))
+    for side in reversed(sides):  # torch.compile takes longest
+        prepare(session, side)
 
 
 def prepare(session: Session, side: Side) -> None:
@@ -150,7 +192,7 @@ def prepare(session: Session, side: Side) -> None:
         source = side.source or session.source
         what = {"source": source, "name": "candidate", "class": "ModelNew"}
     steps = session.ask_reference(do="prepare", lab="problem", slot=side.slot)["steps"]
-    extra = {"compile": True} if side.name == COMPILED else {}
+    extra = {"compile": str(session.site.compiled())} if side.name == COMPILED else {}
     with suppress(Gone, Late):  # who waits for the answers will notice
         session.post(side.worker, {"do": "import", "threads": session.lab["threads"], **what})
         for message in steps:
@@ -173,7 +215,8 @@ def ready(session: Session, side: Side) -> str:
             if record.kind == "raised":
                 _demand_memory(side, record)
                 return record.text[:500]
-            side.first_s += record.clocks_ns[0] * 1e-9
+            if len(side.begins) == 1:  # what is built then, later processes find
+                side.first_s += record.clocks_ns[0] * 1e-9
     except (Gone, Late, ProtocolViolation) as error:
         if isinstance(error, Late) and time.monotonic() > until:
             side.worker.kill("it did not get ready for timing")
@@ -203,11 +246,13 @@ def take_turn(session: Session, side: Side, what: Round) -> None:
         if not side.is_baseline:
             check_output(session, side, record, content)
         side.between += name == "between"
-        if call >= 0:
+        if call >= 0 and what.counts:
             claimed.append(host)
             unexplained.append(wall - host)
             device.append(record.clocks_ns[1] * 1e-9)
             cpu.append(record.clocks_ns[2] * 1e-9)
+    if not what.counts:
+        return
     for kept, read in (
         (side.clocks.claimed, claimed), (side.clocks.unexplained, unexplained),
         (side.clocks.device, device), (side.clocks.cpu, cpu),

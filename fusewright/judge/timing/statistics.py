@@ -1,8 +1,13 @@
-"""Times of paired turns -> a speed ratio with an honest interval; numpy only.
+"""Times of paired turns of several processes a side -> a speed ratio with an interval; numpy only.
 
 A turn is a run of timed calls in one process; a pair is one turn of the reference and one of the
 candidate, close in time and in random order. What drifts slowly (clock, heat) hits both turns of a
 pair, so everything here works on the logarithm of the ratio of one pair's two medians.
+
+What a process settles at (where its memory lies, the state of its heap) is the same in all its
+turns, and another in the next process. So each side has several processes, and the interval has two
+levels: what differs between pairs of one process, and what differs between processes (Kalibera and
+Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013).
 """
 
 from __future__ import annotations
@@ -16,11 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Turns = Sequence[Sequence[float]]  # [pair][call] in seconds
+Processes = Sequence[Turns]  # [process][pair][call]
 Claim = Literal["faster", "slower", "no difference shown"]
 Floats = NDArray[np.float64]
 
-MIN_PAIRS = 30  # fixed: a candidate must not be able to choose how often it is timed
-HALF_WIDTH = 0.01  # of the log ratio: enough to show 3 %
+# Student's t, of which 97.5 % lie below, by degrees of freedom from 1 on.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+HALF_WIDTH = 0.02  # of the log ratio in one process: five of them show 3 %
 HALF_WIDTH_S = 0.3e-6  # below the resolution of a CUDA event no interval can be narrower
 
 
@@ -32,6 +39,7 @@ class Ratio:
     low: float
     high: float
     pairs: int
+    processes: int = 1  # of each side
 
     @property
     def half_width(self) -> float:
@@ -81,27 +89,29 @@ def side(turns: Turns) -> Side:
 
 
 def ratio(
-    reference_turns: Turns,
-    candidate_turns: Turns,
-    *,
-    seed: int = 0,
-    resamples: int = 10_000,
-    confidence: float = 0.95,
+    reference: Processes, candidate: Processes, *, seed: int = 0, resamples: int = 10_000
 ) -> Ratio:
-    """Median of the pairs' log ratios, with an interval from a block bootstrap over the pairs.
+    """Median of what the processes show, with an interval of 95 %.
 
-    Times that fail `fault`, or turns that do not pair up, are a ValueError: the caller must have
-    refused them before.
+    The interval is Student's of the processes' own medians, joined with a block bootstrap over all
+    pairs: processes that happen to agree do not make it narrower than their pairs allow. Times that
+    fail `fault`, or turns that do not pair up, are a ValueError: the caller must have refused them
+    before.
     """
-    logs = _log_ratios(reference_turns, candidate_turns)
-    low, high = _interval(logs, seed, resamples, confidence)
-    middle = math.exp(float(np.median(logs)))
-    return Ratio(middle, math.exp(low), math.exp(high), int(logs.size))
+    logs = [_log_ratios(r, c) for r, c in zip(reference, candidate, strict=True)]
+    low, high = _interval(np.concatenate(logs), seed, resamples, 0.95)
+    shown = np.array([np.median(own) for own in logs])
+    n = len(logs)
+    if n > 1:
+        reach = STUDENT[n - 2] * float(shown.std(ddof=1)) / math.sqrt(n)
+        low, high = min(low, float(shown.mean()) - reach), max(high, float(shown.mean()) + reach)
+    middle = math.exp(float(np.median(shown)))
+    return Ratio(middle, math.exp(low), math.exp(high), sum(own.size for own in logs), n)
 
 
-def null_threshold(first_turns: Turns, second_turns: Turns, *, seed: int = 0) -> float:
+def null_threshold(first: Processes, second: Processes, *, seed: int = 0) -> float:
     """Eager against eager -> delta, in log units: what this machine cannot tell apart today."""
-    null = ratio(first_turns, second_turns, seed=seed)
+    null = ratio(first, second, seed=seed)
     return abs(math.log(null.median)) + null.half_width
 
 
@@ -120,17 +130,18 @@ def stop(
     *,
     elapsed_s: float,
     cap_s: float,
-    min_pairs: int = MIN_PAIRS,
+    min_pairs: int,
     seed: int = 0,
 ) -> Stop:
-    """Enough pairs? The rule looks at the interval's width, never at which side it favours."""
+    """Enough pairs of one process? The rule looks at the interval's width, never at which side it
+    favours, and `min_pairs` is the same for all: no candidate chooses how often it is timed."""
     pairs = min(len(reference_turns), len(candidate_turns))
     if elapsed_s >= cap_s:
         return Stop(True, f"time cap of {cap_s:g} s reached after {pairs} pairs")
     if pairs < min_pairs:
         return Stop(False, f"{pairs} of at least {min_pairs} pairs")
     reference, candidate = reference_turns[:pairs], candidate_turns[:pairs]
-    half = ratio(reference, candidate, seed=seed, resamples=2_000).half_width
+    half = ratio([reference], [candidate], seed=seed, resamples=2_000).half_width
     typical_s = min(side(reference).p50_s, side(candidate).p50_s)
     wanted = max(HALF_WIDTH, HALF_WIDTH_S / typical_s)
     if half <= wanted:

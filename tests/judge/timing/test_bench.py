@@ -13,6 +13,7 @@ from fusewright.judge.isolation.protocol import Record
 from fusewright.judge.judging import judge
 from fusewright.judge.request import Limits
 from fusewright.judge.session import Session
+from fusewright.judge.timing.bench import FEWEST_PROCESSES, PROCESSES
 from fusewright.judge.timing.sides import (
     CANDIDATE,
     EAGER,
@@ -35,8 +36,9 @@ def test_what_is_not_counted_comes_anywhere(warm: int, calls: int, moves: bool) 
     places, changes, seen = set(), set(), set()
     for _ in range(200):
         drawn = Rounds(CASES, moves=moves)
-        rounds = [drawn.draw(number, warm, calls) for number in range(30)]
+        rounds = [drawn.draw(number, warm, calls, first=not number) for number in range(30)]
         assert rounds[0].messages() == Round(0, warm, calls).messages()
+        assert [what.counts for what in rounds] == [False] + [True] * 29
         for what in rounds:
             counted = [call for _, call, _ in what.messages() if call >= 0]
             assert counted == list(range(calls)), "what counts is never more, and in order"
@@ -56,6 +58,26 @@ def test_what_is_not_counted_comes_anywhere(warm: int, calls: int, moves: bool) 
     assert len(seen) > 100
 
 
+def test_new_processes_begin_with_a_round_that_does_not_count() -> None:
+    """With the parameters of the rounds before it: no call that counts follows the change."""
+    for _ in range(50):
+        drawn = Rounds(CASES, moves=True)
+        before = [drawn.draw(n, 0, 1, first=not n) for n in range(FEWEST_ROUNDS)]
+        what = drawn.draw(len(before), 0, 1, first=True)
+        assert what.moved
+        assert not what.counts
+        assert what.messages() == Round(len(before), 0, 1).messages()
+
+
+def test_turns_of_each_process() -> None:
+    side = Side(EAGER, cast("Any", None), 0)
+    for number in range(5):
+        side.clocks.claimed.append([float(number)])
+        if number == 2:
+            side.begins.append(3)
+    assert side.processes == [[[0.0], [1.0], [2.0]], [[3.0], [4.0]]]
+
+
 def test_a_right_candidate_is_timed_in_turns_with_eager(tmp_path: Path) -> None:
     """Of a model whose answers depend on earlier calls, and whose input has gaps."""
     problem, candidate = tmp_path / "problem.py", tmp_path / "candidate.py"
@@ -71,6 +93,7 @@ def test_a_right_candidate_is_timed_in_turns_with_eager(tmp_path: Path) -> None:
     assert ratio["low"] <= ratio["median"] <= ratio["high"]
     assert ratio["claim"] in ("faster", "slower", "no difference shown")
     assert ratio["pairs"] >= FEWEST_ROUNDS
+    assert FEWEST_PROCESSES <= ratio["processes"] <= PROCESSES
     passed = {row.check for row in verdict.checks if row.outcome == "pass"}
     assert {"timing-clocks", "timing-outputs", "timing-floor"} <= passed
 

@@ -11,7 +11,7 @@ import pytest
 
 from fusewright.judge.findings import Ledger
 from fusewright.judge.session import Session
-from fusewright.judge.timing import bench, clock_rules
+from fusewright.judge.timing import bench, clock_rules, statistics
 from fusewright.judge.timing.bench import Unclear
 from fusewright.judge.timing.sides import AGAIN, CANDIDATE, EAGER, Side
 
@@ -146,3 +146,42 @@ def test_a_device_that_serves_others_refutes_nobody() -> None:
     for twin in sides[1:]:
         twin.clocks.device = [[t + draw.choice([0, 2e-3]) for t in r] for r in twin.clocks.device]
     assert outcome(*sides, device="cuda", before=Unclear("", ("hidden",))) == "unclear"
+
+
+@pytest.mark.parametrize(
+    ("turns", "cpu", "device", "told"),
+    [
+        ([1e-3] * 20, 1.0, "cpu", ""),
+        ([1e-3] * 20, 4.0, "cpu", ""),
+        ([1e-3] * 5 + [1.8e-3] * 15, 1.0, "cpu", ""),
+        ([1e-3] * 5 + [9e-3] * 15, 1.0, "cpu", "took 9000 us, those of its fastest turns 1000"),
+        ([1e-3] * 5 + [9e-3] * 15, 1.0, "cuda", "took 9000 us, those of its fastest turns 1000"),
+        ([9e-3] * 20, 0.03, "cpu", "took 9000 us, 270 of them on a processor"),
+        ([9e-3] * 20, 0.03, "cuda", ""),  # there the host waits
+    ],
+)
+def test_a_baseline_far_from_its_usual_time(
+    turns: list[float], cpu: float, device: str, told: str
+) -> None:
+    """Where it waited for others most of the time, too: the machine was as busy all along."""
+    made = Side(EAGER, cast("Any", None), 0)
+    made.clocks.claimed = [[t] for t in turns]
+    made.clocks.cpu = [[t * cpu] for t in turns]
+    found = clock_rules.far_from_usual(made.clocks, device)
+    assert told in found
+    assert bool(told) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("times", "busy", "kept"), [(150, True, False), (150, False, True), (50, True, True)]
+)
+def test_a_ratio_beyond_belief_is_no_result_on_a_busy_machine(
+    times: float, busy: bool, kept: bool
+) -> None:
+    eager = Side(EAGER, cast("Any", None), 0)
+    eager.clocks.claimed = [[1e-3]] * 3 + [[3e-3 if busy else 1e-3]] * 17
+    eager.clocks.cpu = eager.clocks.claimed
+    fake = cast("Session", SimpleNamespace(request=SimpleNamespace(device="cpu")))
+    why = bench._doubt(statistics.Ratio(times, times, times, 20, 5), eager, fake)
+    assert bool(why) != kept
+    assert kept or why.startswith("150 times is no result, as the machine was busy")
