@@ -1,15 +1,14 @@
 """A problem, perhaps a candidate -> where the time of a call goes, for each side.
 
-Each side has a process of its own in the judge's sandbox. First they take a few turns without the
-profiler, as in `bench`: that is how long a call takes. Then each is profiled alone. Every call has
-fresh inputs and cold caches, and every output of the candidate is compared.
+Each side has a process of its own in the judge's sandbox. One after the other takes a few turns
+without the profiler, by the clock of `bench`: that is how long a call takes. Then it takes a turn
+with it. Every call has fresh inputs and cold caches, and every output of the candidate is compared.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -117,11 +116,10 @@ class _Profiling:
         session.examine()
         session.ask_reference(do="between", lab="problem")  # it gets ready for turns
         missing = self._wait(sides)
-        session.progress("timing without the profiler")
-        self._clock(sides)
         done, calls = [], {}
         for side in sides:
             session.progress(f"profiling {side.name}")
+            self._clock(side, session.request.budget_s / len(sides))
             found, calls[side.name] = self._profiled(side, steps)
             done.append(found)
         return Profiled(Profile(session.request.device, tuple(done), missing), calls)
@@ -143,27 +141,24 @@ class _Profiling:
                 raise LostSide(why)
         return missing
 
-    def _clock(self, sides: Sequence[Side]) -> None:
-        """A few turns of each in random order, as in `bench`."""
-        request, order = self._session.request, random.SystemRandom()
-        limits, begin = CALLS_BY_SECONDS[request.device], time.monotonic()
+    def _clock(self, side: Side, share_s: float) -> None:
+        """A few turns without the profiler, so that they differ in nothing else from what comes."""
+        limits, begin = CALLS_BY_SECONDS[self._session.request.device], time.monotonic()
         warm, calls = limits[-1][1]
-        while True:
-            first = self._round == 0  # it only tells how long a turn may be
-            turn, what = list(sides), Round(self._round, warm, calls, counts=not first)
-            order.shuffle(turn)
-            for side in turn:
-                take_turn(self._session, side, what)
-            elapsed = time.monotonic() - begin
-            self._round += 1
-            if first:
-                typical = elapsed / (len(turn) * (warm + calls))
-                warm, calls = next(n for limit, n in limits if typical < limit)
-                begin = time.monotonic()
-                continue
-            late = elapsed > request.budget_s and self._round > FEWEST_ROUNDS
-            if late or self._round > MOST_ROUNDS:
-                return
+        self._turn(side, warm, calls, counts=False)  # it only tells how long a turn may be
+        typical = (time.monotonic() - begin) / (warm + calls)
+        warm, calls = next(n for limit, n in limits if typical < limit)
+        begin, rounds = time.monotonic(), 0
+        while rounds < FEWEST_ROUNDS or (
+            rounds < MOST_ROUNDS and time.monotonic() - begin < share_s
+        ):
+            self._turn(side, warm, calls)
+            rounds += 1
+
+    def _turn(self, side: Side, warm: int, calls: int, *, counts: bool = True) -> None:
+        """Calls with inputs that no other turn has had."""
+        take_turn(self._session, side, Round(self._round, warm, calls, counts=counts))
+        self._round += 1
 
     def _profiled(
         self, side: Side, steps: Mapping[str, StepAmounts]
@@ -172,8 +167,7 @@ class _Profiling:
         call_s = statistics.median(seconds for turn in side.turns for seconds in turn)
         count = next(n for limit, n in CALLS if call_s < limit)
         timed(session, side, {"do": "profile begin"})
-        self._round += 1
-        take_turn(session, side, Round(self._round, 0, count, counts=False))
+        self._turn(side, 0, count, counts=False)
         record, _ = timed(session, side, {"do": "profile end"})
         content = record.tensors[0].nbytes if record.tensors else 0
         if not 0 < content <= MOST_BYTES:
@@ -183,12 +177,18 @@ class _Profiling:
         _, *calls = found
         sums = [summed(call, device) for call in calls]
         own, is_example = steps if not side.is_baseline else {}, _is_example(record.text)
-        rows = with_steps(rows_of(sums, call_s * 1e6), own, is_example=is_example is True)
-        busy = statistics.median(one.busy_us for one in sums)
+        rows = with_steps(rows_of(sums), own, is_example=is_example is True)
+        call_us, busy = call_s * 1e6, statistics.median(one.busy_us for one in sums)
         made = SideProfile(
-            side.name, call_s * 1e6, statistics.median(one.span_us for one in sums), busy,
-            call_s * 1e6 - busy, len(calls), rows,
-        )  # fmt: skip
+            side.name,
+            call_us,
+            profiled_us=statistics.median(one.span_us for one in sums),
+            busy_us=busy,
+            between_us=statistics.median(one.span_us - one.busy_us for one in sums),
+            unaccounted_us=call_us - busy,
+            calls=len(calls),
+            rows=rows,
+        )
         return (made if side.is_baseline else self._noted(made, side, own, is_example)), calls
 
     def _noted(

@@ -1,6 +1,7 @@
 """Profile -> what a terminal shows of it: a line, one screen of 80 columns, or all rows.
 
-A share is of the call's time by the clock, which knows nothing of the profiler.
+A share is of the call under the profiler, so that rows and what is between them make up the whole;
+how long it takes without, stands in front.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ NAME = 34  # columns of it on one screen
 ROWS = 4  # of a side on one screen
 THIS_FILE = "this file"
 ATEN = "aten::"
-BETWEEN = "between kernels, in Python"
+BETWEEN = "between: Python, the profiler"
 UNKNOWN = "-"
-SLOWED = "the rows add up to more than the clock's time: the profiler, or others here, slowed them"
 
 
 def profile_line(profile: Profile, candidate: str) -> str:
@@ -61,12 +61,8 @@ def _side(side: SideProfile, most: int | None) -> Iterator[str]:
         yield from _row(row, whole=most is None)
     if rest := side.rows[len(shown) :]:
         yield _rest(rest)
-    if side.between_us < 0:
-        yield _columns((BETWEEN, UNKNOWN, UNKNOWN, "", "", ""))
-        yield from _wrapped(SLOWED, "    ")
-    else:
-        between = side.between_us / side.call_us
-        yield _columns((BETWEEN, _time(side.between_us), _percent(between), "", "", ""))
+    between = _percent(side.between_us / side.profiled_us)
+    yield _columns((BETWEEN, _time(side.between_us), between, "", "", ""))
     if side.note:
         yield from _wrapped(f"note: {side.note}", "  ")
 

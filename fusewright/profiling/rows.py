@@ -33,7 +33,7 @@ class ProfileRow:
 
     name: of a step of the file, of a compiler's kernel, of an operator.  operator: that launched a
     kernel of PyTorch's.  symbols: as the device knows it.  count: how often it runs.  us: its time,
-    all of them together.  share: of the call's time by the clock.  gap_us: before it nothing ran.
+    all of them together.  share: of a profiled call.  gap_us: before it nothing ran.
     is_step: whether it is a step of the emitted file; the rest is None of any other row, and where
     the call is not the one that the file speaks of.  bytes, flops: of all of them together.
     predicted_us: by the roofline.  roofline: that over `us`, None where it would be above 1: the
@@ -81,8 +81,9 @@ def summed(call: Call, device: str) -> Sums:
     return _on_device(call) if device == "cuda" else _on_host(call)
 
 
-def rows_of(sums: Sequence[Sums], call_us: float) -> tuple[ProfileRow, ...]:
-    """Medians over calls, the longest row first. call_us: by the clock, without the profiler."""
+def rows_of(sums: Sequence[Sums]) -> tuple[ProfileRow, ...]:
+    """Medians over calls, the longest row first."""
+    call_us = statistics.median(one.span_us for one in sums)
     keys = dict.fromkeys(key for one in sums for key in one.rows)
     rows = []
     for key in keys:

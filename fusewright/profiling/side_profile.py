@@ -14,9 +14,10 @@ class SideProfile:
     """Where the time of one side's call goes. Times are medians over calls, in microseconds.
 
     call_us: by the clock, without the profiler.  profiled_us: the same call under it, until all was
-    over.  busy_us: in which something of a row ran.  between_us: the rest of `call_us`, between
-    kernels and in Python; below 0 where the profiler has made the rows slower.  calls: profiled.
-    note: what a reader should know.
+    over.  busy_us: in which something of a row ran.  between_us: the rest of `profiled_us`, which
+    is Python's and the profiler's own.  unaccounted_us: what the clock has seen beyond `busy_us`;
+    below 0 where the rows took longer under the profiler.  calls: profiled.  note: what a reader
+    should know.
     """
 
     name: str
@@ -24,6 +25,7 @@ class SideProfile:
     profiled_us: float
     busy_us: float
     between_us: float
+    unaccounted_us: float
     calls: int
     rows: tuple[ProfileRow, ...]
     note: str = ""

@@ -18,9 +18,9 @@ The report of every command has the same keys:
     checks       [{check, outcome, evidence, cases}]: one row for each check
     accuracy     the candidate's and eager's error against float64
     timing       {sides: {name: {p50_s, ...}}, ratios: {baseline: {median, low, high, claim}}, ...}
-    profile      {device, sides: [{name, call_us, profiled_us, busy_us, between_us, calls, rows,
-                 note}], missing}, of `profile`; null for other commands. A row is a `ProfileRow`
-                 (fusewright/profiling/rows.py), and has null where nothing is known
+    profile      {device, sides: [{name, call_us, profiled_us, busy_us, between_us, unaccounted_us,
+                 calls, rows, note}], missing}, of `profile`; null for other commands. A row is a
+                 `ProfileRow` (fusewright/profiling/rows.py): null where nothing is known
     environment  versions and machine
     costs        {seconds: {phase: s}, calls, "eager runs", "float64 runs", "bytes sent",
                  "bytes returned", "peak bytes": {process: bytes}} of the judging

@@ -35,7 +35,7 @@ from tests.support.folders import BAD_PROBLEMS as BAD
 VERIFIED = Verdict("verified", (Row("values", "pass", "5 draws"),), (), "all passed")
 TIMING = {"sides": {"eager": {"p50_s": 0.002}, "candidate": {"p50_s": 0.001}}, "ratios": {}}
 ROW = ProfileRow("kernel", "relu_add", "", (), 1, 80.0, 0.8, 5.0)
-PROFILE = Profile("cpu", (SideProfile("candidate", 100.0, 120.0, 80.0, 20.0, 9, (ROW,)),), {})
+PROFILE = Profile("cpu", (SideProfile("candidate", 100.0, 120.0, 80.0, 40.0, 20.0, 9, (ROW,)),), {})
 PROBLEM = """
 import torch
 import torch.nn as nn

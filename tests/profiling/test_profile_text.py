@@ -28,8 +28,10 @@ LONG = ProfileRow(
 SMALL = [
     ProfileRow("operator", f"aten::small_{k}", "", (), 1, 9.0 - k, 0.009, 0.0) for k in range(6)
 ]
-CANDIDATE = SideProfile("candidate", 1000.0, 1100.0, 640.0, 360.0, 9, (STEP, LONG, *SMALL))
-EAGER = SideProfile("eager", 123456.0, 150000.0, 130000.0, -6544.0, 5, (LONG,), note="a " * 60)
+CANDIDATE = SideProfile("candidate", 1000.0, 1100.0, 640.0, 440.0, 360.0, 9, (STEP, LONG, *SMALL))
+EAGER = SideProfile(
+    "eager", 123456.0, 150000.0, 130000.0, 20000.0, -6544.0, 5, (LONG,), note="a " * 60
+)
 PROFILE = Profile("cuda", (CANDIDATE, EAGER), {"torch.compile": "it was not ready " * 8})
 
 
@@ -46,14 +48,8 @@ def test_one_screen() -> None:
     (more,) = [line for line in lines if "more: -v" in line]
     assert more.split()[:2] == [str(len(CANDIDATE.rows) - ROWS), "more:"]
     (between,) = [line for line in lines if "between" in line and "us" in line]
-    assert between.split()[-4:] == ["360", "us", "36", "%"]
+    assert between.split()[-4:] == ["440", "us", "40", "%"]
     assert any("torch.compile was not profiled: it was not ready" in line for line in lines)
-
-
-def test_less_than_nothing_is_said_in_words() -> None:
-    text = "\n".join(profile_screen(PROFILE))
-    assert "add up to more than the clock's" in text
-    assert "-6" not in text
 
 
 def test_all() -> None:
