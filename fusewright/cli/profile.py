@@ -28,7 +28,7 @@ from fusewright.cli.options import (
 )
 from fusewright.cli.reporting import Asked, Done, asked
 from fusewright.cli.views import profile_done
-from fusewright.common.atomic_write import write_atomically
+from fusewright.common.atomic_write import STANDARD_OUTPUT, write_atomically
 from fusewright.errors import BadUsage
 
 PROFILED = ("eager", "compile")
@@ -61,6 +61,8 @@ def profile(  # noqa: PLR0913 -- the options of the command
     """Say where the time of a call goes, of a candidate, eager and torch.compile: kernel by kernel,
     with what each moves, how near it is to the roofline, and the gaps between them."""
     wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
+    if trace == STANDARD_OUTPUT:
+        raise BadUsage("--trace -: viewers of traces open files. Name one, as in --trace t.json.")
     files = [problem, *([candidate] if candidate else [])]
     check_outputs(*files, output=trace, report=wanted.report, force=True)
     check_file(*files)

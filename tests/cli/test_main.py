@@ -386,6 +386,7 @@ USAGE = {
     "profile problem.py --trace problem.py": "used twice",
     "profile problem.py --trace r.json --report r.json": "used twice",
     "profile problem.py --trace absent/t.json": "does not exist",
+    "profile problem.py --trace -": "Name one",
     "profile problem.py -v -q": "give one of the two",
     "suite": "DIR",
     "suite . --jobs 0": "--jobs",
