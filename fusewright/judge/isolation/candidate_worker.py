@@ -89,7 +89,6 @@ def main(config: Message, more: Mapping[str, Handler] = NOTHING_MORE) -> None:
     ready = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     answer = Record(KINDS[READY], (), ready, _NO_CLOCKS)
     sequence, own, said, done = 0, own_code(), Record, KINDS[DONE]
-    handlers = {**HANDLERS, **more} if more else HANDLERS
     while True:
         channel.send(encode_record(nonce, sequence, answer), FOREVER)
         try:
@@ -99,7 +98,7 @@ def main(config: Message, more: Mapping[str, Handler] = NOTHING_MORE) -> None:
         sequence = message["sequence"]  # type: ignore[assignment]
         if message["do"] == "leave":
             return
-        answer = _answer(host, message, handlers)
+        answer = _answer(host, message, more)
         if message["do"] == "flags":
             # Nothing is called here: whatever is called could have been replaced.
             for holder, name, value, code in own:
@@ -116,8 +115,8 @@ def _draw_seeds() -> None:
     torch.default_generator.seed()
 
 
-def _answer(host: Host, message: Message, handlers: Mapping[str, Handler]) -> Record:
-    handler = handlers[message["do"]]
+def _answer(host: Host, message: Message, more: Mapping[str, Handler] = NOTHING_MORE) -> Record:
+    handler = HANDLERS.get(message["do"]) or more[message["do"]]
     begin = _now()
     try:
         record = handler(host, message)

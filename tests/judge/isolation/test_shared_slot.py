@@ -42,6 +42,14 @@ def test_what_is_written_later_is_not_seen(slot: Slot) -> None:
     assert read[68:200] == bytes(132), "only what was announced"
 
 
+def test_what_is_read_is_what_was_taken(slot: Slot) -> None:
+    written, _ = ends(slot)
+    written[64:68] = b"true"
+    slot.take((tensor(64, 4),))
+    written[64:68] = b"late"
+    assert slot.read(tensor(64, 4)) == b"true"
+
+
 def test_what_was_never_written_is_no_result(slot: Slot) -> None:
     ends(slot)[0][:4] = b"some"
     with pytest.raises(ProtocolViolation, match="were written"):
