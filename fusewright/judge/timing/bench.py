@@ -135,7 +135,7 @@ def take_turns(
         if generation:
             begin_again(session, sides, generation)
         taken.get_ready()
-        session.progress("timing")
+        session.progress("timing", f"timing: process {generation + 1} of {PROCESSES} a side")
         with turn():
             taken.rounds()
         for side in taken.candidates:
