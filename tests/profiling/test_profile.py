@@ -13,6 +13,8 @@ import pytest
 
 from fusewright.errors import BadUsage, NotVerifiable
 from fusewright.judge.session import Session
+from fusewright.judge.timing.sides import Side
+from fusewright.profiling import profile as made
 from fusewright.profiling.profile import Profiled, profile
 from fusewright.profiling.side_profile import SideProfile
 
@@ -140,6 +142,21 @@ def test_baselines_alone(problem: Path) -> None:
     found = profile(problem, against=("eager",), budget_s=0.5).profile
     assert [side.name for side in found.sides] == ["eager"]
     assert found.step_times == {}
+
+
+def test_torch_compile_can_be_missing(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside others; alone, there is nothing to be told."""
+    becomes_ready = made.ready
+
+    def ready(session: Session, side: Side) -> str:
+        return "no compiler here" if side.name == "torch.compile" else becomes_ready(session, side)
+
+    monkeypatch.setattr(made, "ready", ready)
+    found = profile(problem, against=("eager", "compile"), budget_s=0.5).profile
+    assert [side.name for side in found.sides] == ["eager"]
+    assert found.missing == {"torch.compile": "no compiler here"}
+    with pytest.raises(NotVerifiable, match="does not run: no compiler here"):
+        profile(problem, against=("compile",), budget_s=0.5)
 
 
 def test_nothing_at_all(problem: Path) -> None:
