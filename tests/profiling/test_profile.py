@@ -180,7 +180,7 @@ WRONG = {
     "a profiler of its own": (
         "import torch.profiler\nwith torch.profiler.profile(): return "
         "torch.softmax(self.linear(x), -1)",
-        "candidate",
+        "candidate.py cannot be profiled: candidate ",
     ),
     "forged": (
         f"if {PROFILER_ON}:\n    with torch._C._profiler._RecordFunctionFast('fusewright::call'):\n"
