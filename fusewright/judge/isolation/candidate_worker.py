@@ -252,7 +252,7 @@ def _construct(host: Host, message: Message) -> Record:
         model = model.to(getattr(torch, message["dtype"]))
     if message.get("compile"):
         kept = str(message["compile"])
-        os.environ |= {"TORCHINDUCTOR_CACHE_DIR": kept, "TRITON_CACHE_DIR": f"{kept}/triton"}
+        os.environ.update(TORCHINDUCTOR_CACHE_DIR=kept, TRITON_CACHE_DIR=f"{kept}/triton")
         model.compile()
     host.instances[message["instance"]] = model
     host.numbers = generators()
