@@ -129,9 +129,7 @@ class Compilation:
         rows = tuple(row for row, _ in self._rows(function_of))
         return ForwardNotes(rows, (*remarks, *tuned))
 
-    def _rows(
-        self, function_of: Mapping[str, str]
-    ) -> tuple[tuple[StepRow, tuple[Step, ...]], ...]:
+    def _rows(self, function_of: Mapping[str, str]) -> tuple[tuple[StepRow, tuple[Step, ...]], ...]:
         return step_rows(self.plan, self.layout, self.texts, self.descriptions, function_of)
 
     def told(self, label: str, function_of: Mapping[str, str]) -> FusedForward:

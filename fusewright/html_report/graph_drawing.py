@@ -50,8 +50,9 @@ def _told(node: Mapping[str, Any], number: int | None, *, is_output: bool) -> It
 
 
 def _short(text: str, longest: int = LONGEST) -> str:
-    """The end of a path says more than its beginning."""
-    return text if len(text) <= longest else f"…{text[1 - longest:]}"
+    """Its beginning says what is called, its end where."""
+    begin = longest // 3
+    return text if len(text) <= longest else f"{text[:begin]}…{text[begin + 1 - longest :]}"
 
 
 def _path(route: Sequence[Point]) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-WIDTH, HEIGHT = 208.0, 46.0  # of a node
+WIDTH, HEIGHT = 228.0, 46.0  # of a node
 LANE, GAP, RISE, MARGIN = 14.0, 20.0, 36.0, 8.0
-SWEEPS = 8
+SWEEPS = 8  # over the order of layers
+SETTLING = 40  # over places
 Point = tuple[float, float]
 
 
@@ -44,7 +46,7 @@ def layout(reads: Sequence[Sequence[int]]) -> Layout:
     above: dict[int, list[int]] = {k: [] for k in range(count)}
     below: dict[int, list[int]] = {k: [] for k in range(count)}
     for chain in chains:
-        for one, other in zip(chain, chain[1:], strict=False):
+        for one, other in pairwise(chain):
             below[one].append(other)
             above[other].append(one)
     _order(layers, above, below)
@@ -78,7 +80,7 @@ def _order(
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         near, others = (above, layers) if down else (below, layers[::-1])
-        for before, layer in zip(others, others[1:], strict=False):
+        for before, layer in pairwise(others):
             place = {k: n for n, k in enumerate(before)}
             own = {k: n for n, k in enumerate(layer)}
             middle = {k: _mean([place[n] for n in near[k]], own[k]) for k in layer}
@@ -97,7 +99,7 @@ def _centres(
     for layer in layers:
         spread = _spread([0.0] * len(layer), [half[k] for k in layer])
         centres |= dict(zip(layer, spread, strict=True))
-    for sweep in range(SWEEPS):
+    for sweep in range(SETTLING):
         for layer in layers if sweep % 2 == 0 else layers[::-1]:
             wanted = [_mean([centres[n] for n in above[k] + below[k]], centres[k]) for k in layer]
             spread = _spread(wanted, [half[k] for k in layer])
@@ -110,7 +112,7 @@ def _spread(wanted: Sequence[float], half: Sequence[float]) -> list[float]:
     """As near as possible to where they want to be, in this order and apart: by pools of adjacent
     violators, which gives the least squares."""
     offsets = [0.0]
-    for one, other in zip(half, half[1:], strict=False):
+    for one, other in pairwise(half):
         offsets.append(offsets[-1] + one + GAP + other)
     pools = list[tuple[float, int]]()  # the mean, and of how many
     for want, offset in zip(wanted, offsets, strict=False):

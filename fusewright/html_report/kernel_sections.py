@@ -142,7 +142,7 @@ def _blocks(known: KernelsKnown) -> Iterator[KernelBlock]:
             yield _block(known, numbers[name], name, "", facts, source, kernel.text)
 
 
-def _block(  # noqa: PLR0913 -- what a block says
+def _block(
     known: KernelsKnown, number: int, name: str, places: str,
     facts: tuple[tuple[str, str], ...], source: Markup, code: str, /,
 ) -> KernelBlock:  # fmt: skip

@@ -1,6 +1,6 @@
 """The page model: what a page says, in the order in which it says it; templates only write it down.
 
-    Page = heading, tiles, Section...      Section = notes, graph, plot, table, kernels, text
+Page = heading, tiles, Section...      Section = notes, graph, plot, table, kernels, text
 """
 
 from __future__ import annotations

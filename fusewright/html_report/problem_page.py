@@ -89,7 +89,9 @@ class ProblemPage:
         known = KernelsKnown(found["forwards"], self.emitted, self.source, self.measured)
         verdict, speed = _verdict(found), speed_of(found["timing"], _fused_s(found))
         machine = TARGETS[found["target"]].machine if found["target"] in TARGETS else None
-        call_s = next((s.seconds for s in speed.sides if s.name == CANDIDATE), None) if speed else None
+        call_s = (
+            next((s.seconds for s in speed.sides if s.name == CANDIDATE), None) if speed else None
+        )
         return Page(
             self.title,
             headline(verdict, speed),
@@ -317,5 +319,3 @@ def _remarks(found: Mapping[str, Any]) -> Iterator[Section]:
         yield Section("Decision record", text=found["decisions"].rstrip(), folded=True)
     table = facts_table(found["environment"])
     yield Section("Environment", table=table, folded=True)
-
-

@@ -74,4 +74,4 @@ def _title(row: NamedRatio) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else f"…{name[1 - LONGEST:]}"
+    return name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"

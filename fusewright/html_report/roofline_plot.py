@@ -66,13 +66,17 @@ def roofline_plot(points: Sequence[RooflinePoint], machine: Machine) -> Markup:
     left = min([p.intensity for p in points] + [shown[0] / bandwidth]) / 4
     right = max([p.intensity for p in points] + [max(shown) / bandwidth]) * 6
     titles: dict[str, str] = {}
+    from matplotlib.ticker import NullLocator
+
     with axes_of(*SIZE) as axes:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.grid(visible=True, which="major")
         for rate in shown:
             ridge = rate / bandwidth
-            axes.plot([left, ridge, right], [left * bandwidth, rate, rate], color=INK, linewidth=1.4)
+            axes.plot(
+                [left, ridge, right], [left * bandwidth, rate, rate], color=INK, linewidth=1.4
+            )
             axes.annotate(
                 f"{flops_text(int(rate))}/s, {rates[rate]}", (right, rate), (0, 4),
                 textcoords="offset points", ha="right", va="bottom",
@@ -82,8 +86,11 @@ def roofline_plot(points: Sequence[RooflinePoint], machine: Machine) -> Markup:
             _mark(axes, point, k)
         axes.set_xlim(left, right)
         axes.set_ylim(min([p.rate for p in points] + [left * bandwidth]) / 2, max(shown) * 4)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{flops_text(int(value))}/s")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("operations for each byte moved")
-        axes.set_ylabel("operations per second")
         slope = f"The slope is {bandwidth / 1e9:.4g} GB/s"
         return svg_of(axes, f"Roofline of {machine.name}. {slope}.", titles)
 
@@ -111,5 +118,3 @@ def _title(point: RooflinePoint) -> str:
         f"{point.name}: {point.intensity:.3g} operations a byte, "
         f"{flops_text(int(point.rate))}/s, {time_text(point.seconds)} {how}"
     )
-
-

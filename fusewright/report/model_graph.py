@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from fusewright.fusion.planner import Kernel, Plan
 from fusewright.fusion.planner import Step as PlanStep
-from fusewright.ir.graph import Node, origin_of, shape_text
+from fusewright.ir.graph import Node, is_number_of_constants, origin_of, shape_text
 from fusewright.ir.origin import Origin, calls_of_modules
 from fusewright.kernels.interface import Description
 from fusewright.report.decision_record import step_reports
@@ -70,6 +70,8 @@ class _Places:
     def add(self, step: int, members: Iterable[Node]) -> None:
         """What a step computes, arguments first."""
         for n in members:
+            if is_number_of_constants(n):
+                continue  # no place asks for it
             origin = origin_of(self._graph, n)
             key = step, "" if origin else n.short_name, origin
             reads = dict.fromkeys(k for a in n.args for k in self.sources(a))
@@ -137,4 +139,3 @@ class _Places:
                     done.add(k)
                     found.append(k)
         return found
-

@@ -19,8 +19,8 @@ from tests.support.source import PACKAGE, Source, made_up
 # up when a user asks for one.
 LAYERS = (
     "__init__", "errors", "common", "judge", "ir", "targets", "frontend", "rewrite", "fusion",
-    "loopnest", "codegen", "kernels", "emit", "build", "report", "tune", "compiler", "api",
-    "backend", "suite", "arena", "mcp_server", "doctor", "cli",
+    "loopnest", "codegen", "kernels", "emit", "build", "report", "html_report", "tune", "compiler",
+    "api", "backend", "suite", "arena", "mcp_server", "doctor", "cli",
     "__main__",
 )  # fmt: skip
 # Packages whose __init__ holds code; that of any other only says what the package is.
