@@ -131,7 +131,7 @@ def _blocks(known: KernelsKnown) -> Iterator[KernelBlock]:
                 continue
             told.add(name)
             facts = tuple(_facts(known, row, steps))
-            lines = sorted(_lines(forward, row, steps))
+            lines = sorted(_lines(forward, row))
             source = _source(known.source, lines, emitted.get(name))
             code = emitted[name].text if name in emitted else NO_CODE
             yield _block(known, numbers[name], name, ", ".join(row["places"]), facts, source, code)
@@ -183,9 +183,7 @@ def _emitted_facts(kernel: EmittedKernel) -> Iterator[tuple[str, str]]:
         yield "how", "; ".join(kernel.strategy)
 
 
-def _lines(
-    forward: Forward, row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
-) -> set[int]:
+def _lines(forward: Forward, row: Mapping[str, Any]) -> set[int]:
     """The lines of the model's file that ask for a row."""
     graph = forward["graph"]
     place = forward["rows"].index(row)
@@ -259,7 +257,8 @@ def roofline_section(known: KernelsKnown, machine: Machine | None, call_s: float
         return Section(title, ("Not drawn: no step computes anything, they only move bytes.",))
     left_out = len(points) - len(drawn)
     notes = [
-        f"The roofs are those of {machine.name} ({machine.source}), which stands for the target. "
+        f"The roofs are those of {machine.name}, which stands for the target "
+        "(fusewright/targets/machines.py). "
         "Filled marks are measured, hollow ones predicted; a square is a call of PyTorch's"
         f"{', the diamond a whole call as it was timed' if call_s else ''}."
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fusewright.html_report.kernel_sections import (
@@ -39,7 +38,7 @@ OVER_BASELINE = "how many times as fast this file is, with the 95 % interval"
 NOT_TIMED = "Nothing was timed."
 NOT_COMPARED = "No output was compared with float64 here."
 NO_CHECKS = "Nobody judged anything here: `fusewright judge` does."
-MOST_LOST = 5  # of what is lost, of one kind
+MOST_LOST = 3  # of what is lost, of one kind
 SPEED = (
     Column("side"), Column("time", "median of a call", number=True),
     Column("ratio", "how many times as fast this file is", number=True),
@@ -89,9 +88,8 @@ class ProblemPage:
         known = KernelsKnown(found["forwards"], self.emitted, self.source, self.measured)
         verdict, speed = _verdict(found), speed_of(found["timing"], _fused_s(found))
         machine = TARGETS[found["target"]].machine if found["target"] in TARGETS else None
-        call_s = (
-            next((s.seconds for s in speed.sides if s.name == CANDIDATE), None) if speed else None
-        )
+        sides = speed.sides if speed else ()
+        call_s = next((side.seconds for side in sides if side.name == CANDIDATE), None)
         return Page(
             self.title,
             headline(verdict, speed),
@@ -108,11 +106,6 @@ class ProblemPage:
                 *_remarks(found),
             ),
         )
-
-
-def titled(problem: str | Path, about: str = "") -> str:
-    """Of a page: the file, and what it is on or against."""
-    return f"{Path(problem).name}{about}"
 
 
 def _verdict(found: Mapping[str, Any]) -> Verdict:

@@ -13,6 +13,7 @@ from fusewright.report.speed import FASTER, SLOWER, SpeedRatio
 
 WIDTH, LINE, AXIS = 720, 26, 62  # pixels: of all, of each ratio, and of the axis below
 COLOURS = {FASTER: GOOD, SLOWER: BAD}
+OVER_EAGER = "times as fast as eager, with the 95 % interval"
 LONGEST = 44  # characters of a name
 TICKS = (0.1, 0.2, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 MOST_TICKS = 8

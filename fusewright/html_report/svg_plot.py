@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from markupsafe import Markup
@@ -36,7 +36,7 @@ VARIABLES: Mapping[str, str] = {
     LIBRARY: "--library",
     **{colour: f"--hue{k}" for k, colour in enumerate(HUE_COLOURS)},
 }
-STYLE = {
+STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: it can be read, found and copied
     "svg.hashsalt": "fusewright",  # the same figure is the same text
     "font.size": FONT,
@@ -87,7 +87,7 @@ def svg_of(axes: Axes, label: str, titles: Mapping[str, str]) -> Markup:
     said of it where a pointer rests.
     """
     file = io.StringIO()
-    figure = axes.figure
+    figure: Any = axes.figure
     figure.savefig(file, format="svg", metadata=NO_METADATA)
     root = ElementTree.fromstring(file.getvalue())
     _, _, width, height = root.attrib["viewBox"].split()
