@@ -32,6 +32,7 @@ WORDS = ("entrant", "verdict")  # columns that are no numbers
 def arena_page(rows: Sequence[ArenaRow], about: Mapping[str, object]) -> Page:
     """The standings, and a table and a plot for each problem."""
     told = tuple(tuple(map(Cell, standing_cells(one))) for one in standings(rows))
+    columns = {**STANDINGS, **CANDIDATES}
     return Page(
         "fusewright arena",
         arena_line(rows),
@@ -40,10 +41,8 @@ def arena_page(rows: Sequence[ArenaRow], about: Mapping[str, object]) -> Page:
         (
             Section("Standings", table=_table(STANDINGS, told)),
             *(_problem(problem, some) for problem, some in in_order(rows)),
-            Section(
-                "Columns", table=facts_table({**STANDINGS, **CANDIDATES}, "column"), folded=True
-            ),
-            Section("Environment", table=facts_table(environment() | about), folded=True),
+            Section("Columns", table=facts_table(columns, "column"), folded=True),
+            Section("Environment", table=facts_table({**environment(), **about}), folded=True),
         ),
     )
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from markupsafe import Markup
 
-from fusewright.errors import BadUsage
 from fusewright.html_report.coloured_text import coloured, numbered
 from fusewright.html_report.graph_drawing import drawing
 from fusewright.html_report.page import Cell, Column, KernelBlock, Section, Table, hue_of
 from fusewright.html_report.roofline_plot import RooflinePoint, roofline_plot
 from fusewright.report.amounts import bytes_text, counted, flops_text, time_text
-from fusewright.report.kernel_notes import EmittedKernel, emitted_kernels
+from fusewright.report.kernel_notes import EmittedKernel, kernels_in
 from fusewright.targets.machines import Machine
 
 Forward = Mapping[str, Any]  # a `FusedForward`, as the report has it
@@ -53,16 +53,12 @@ class KernelsKnown:
     measured: Mapping[str, float] = field(default_factory=dict)
     prefix: str = ""
 
-    @property
+    @cached_property
     def kernels(self) -> Mapping[str, EmittedKernel]:
         """Of the emitted file, by name; none where it is not ours."""
-        try:
-            found = emitted_kernels(self.emitted, "the candidate") if self.emitted else ()
-        except BadUsage:
-            found = ()
-        return {kernel.name: kernel for kernel in found}
+        return {kernel.name: kernel for kernel in kernels_in(self.emitted)}
 
-    @property
+    @cached_property
     def numbers(self) -> Mapping[str, int]:
         """Of each kernel, by the name of its function, from 1 on."""
         rows = (row["name"] for forward in self.forwards for row in forward["rows"])

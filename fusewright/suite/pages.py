@@ -101,7 +101,7 @@ def suite_page(
             Section("Not verified", reasons or (ALL_VERIFIED,)),
             Section("Totals", tuple(lines), folded=True),
             Section("Columns", table=facts_table(COLUMNS, "column"), folded=True),
-            Section("Environment", table=facts_table(environment() | about), folded=True),
+            Section("Environment", table=facts_table({**environment(), **about}), folded=True),
         ),
     )
 
