@@ -61,7 +61,7 @@ def _row(row: ArenaRow) -> tuple[Cell, ...]:
     ratios = (row.over_eager, row.over_compile, row.over_best)
     medians = ["" if ratio is None else str(ratio.median) for ratio in ratios]
     time_s = "" if row.time_s is None else str(row.time_s)
-    keys = (str(row.place or ""), row.entrant, row.word, time_s, *medians)
+    keys = (None, None, None, time_s, *medians)
     named = zip(CANDIDATES, cells(row), keys, strict=True)
     return tuple(Cell(text, key, _tone(name, row)) for name, text, key in named)
 

@@ -29,8 +29,6 @@ from fusewright.cli.endings import Output
 from fusewright.common.atomic_write import STANDARD_OUTPUT, write_atomically
 from fusewright.common.progress import progress
 from fusewright.errors import BadUsage, FusewrightError
-from fusewright.html_report.svg_plot import require_plots
-from fusewright.html_report.texts import text_at
 from fusewright.report.run_report import Report, error_report, to_json
 
 View = Literal["line", "screen", "full"]
@@ -102,6 +100,8 @@ def asked(
     if report == STANDARD_OUTPUT:
         report, as_json = None, True
     if page is not None:
+        from fusewright.html_report.svg_plot import require_plots
+
         require_plots()
     return Asked("full" if verbose else "line" if quiet else "screen", report, as_json, page)
 
@@ -113,6 +113,7 @@ def problem_page(
     of none.  emitted: the text of the candidate, if that is known."""
     from fusewright.html_report.problem_page import ProblemPage
     from fusewright.html_report.render import page_text
+    from fusewright.html_report.texts import text_at
 
     source, emitted = text_at(problem), emitted or text_at(candidate)
     return page_text(ProblemPage(report, title, source, emitted).page())

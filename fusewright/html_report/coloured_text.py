@@ -25,13 +25,14 @@ def numbered(lines: Iterable[tuple[int | None, str]]) -> Markup:
     """Lines of Python, each behind its number, where that is known."""
     found = [*lines]
     width = max((len(str(number)) for number, _ in found if number is not None), default=0)
-    rows = (
-        Markup('<span class="word-comment">{}</span> {}').format(
-            f"{'' if number is None else number:>{width}}", coloured(text, "python")
-        )
-        for number, text in found
-    )
-    return Markup("\n").join(rows)
+    return Markup("\n").join(_numbered(number, text, width) for number, text in found)
+
+
+def _numbered(number: int | None, text: str, width: int) -> Markup:
+    row = coloured(text, "python")
+    if number is None:
+        return row
+    return Markup('<span class="word-comment">{}</span> {}').format(f"{number:>{width}}", row)
 
 
 def _pieces(tokens: Iterable[tuple[_TokenType, str]]) -> Iterable[Markup]:

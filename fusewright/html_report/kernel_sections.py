@@ -15,7 +15,7 @@ from fusewright.html_report.graph_drawing import drawing
 from fusewright.html_report.page import Cell, Column, KernelBlock, Section, Table, hue_of
 from fusewright.html_report.roofline_plot import RooflinePoint, roofline_plot
 from fusewright.report.amounts import bytes_text, counted, flops_text, time_text
-from fusewright.report.kernel_notes import EmittedKernel, kernels_in
+from fusewright.report.kernel_notes import EmittedKernel, kernels_in, shown_line
 from fusewright.targets.machines import Machine
 
 Forward = Mapping[str, Any]  # a `FusedForward`, as the report has it
@@ -193,7 +193,7 @@ def _source(text: str, lines: Sequence[int], kernel: EmittedKernel | None) -> Ma
     every = text.splitlines()
     found = [(number, every[number - 1].strip()) for number in lines if number <= len(every)]
     said = kernel.lines if kernel is not None else ()
-    stands = {line for _, line in found}
+    stands = {shown_line(line) for _, line in found}
     if found and all(line in stands or line.endswith((" ...", " more lines")) for line in said):
         return numbered(found)
     return numbered((None, line) for line in said)

@@ -47,10 +47,6 @@ class Cell:
     tone: Tone = ""
     href: str = ""
 
-    @property
-    def order(self) -> str:
-        return self.text if self.key is None else self.key
-
 
 @dataclass(frozen=True)
 class Table:

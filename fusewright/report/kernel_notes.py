@@ -61,7 +61,7 @@ def kernel_notes(
     name: str, amount: str, predicted: str, lines: Iterable[str], strategy: Iterable[str]
 ) -> tuple[str, ...]:
     """The comment above a kernel. lines: of the model's file, as they stand there."""
-    said = [shown for line in dict.fromkeys(lines) if (shown := _shown(line))]
+    said = [shown for line in dict.fromkeys(lines) if (shown := shown_line(line))]
     more = [f"{len(said) - MOST} more lines"] * (len(said) > MOST)
     how = [part for line in strategy for part in textwrap.wrap(line, WIDTH - len(MORE))]
     return (
@@ -71,7 +71,7 @@ def kernel_notes(
     )
 
 
-def _shown(line: str) -> str:
+def shown_line(line: str) -> str:
     """A line of Python as a comment of C++ inside a string of Python can hold it."""
     plain = line.strip().encode("ascii", "replace").decode()
     return textwrap.shorten(plain.replace('"""', "'''").rstrip("\\"), WIDTH, placeholder=" ...")

@@ -144,13 +144,13 @@ def _row(row: SuiteRow, link: str) -> tuple[Cell, ...]:
     over = [ratios[side].median if side in ratios else None for side in (EAGER, COMPILED)]
     timed = [times.get(side) for side in (EAGER, COMPILED, CANDIDATE)]
     keys = (
-        row.name, row.word, row.error, row.eager_error, *timed, *over, row.roofline, row.kernels,
+        None, None, row.error, row.eager_error, *timed, *over, row.roofline, row.kernels,
         row.library_nodes, row.seconds,
     )  # fmt: skip
     return tuple(
         Cell(
             text,
-            "" if key is None else str(key),
+            None if name in WORDS else "" if key is None else str(key),
             _tone(name, row),
             link if name == "problem" else "",
         )

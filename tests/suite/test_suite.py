@@ -27,7 +27,6 @@ from fusewright.suite import process_runner
 from fusewright.suite.results_db import ResultsDb
 from fusewright.suite.row import SuiteRow, kept_row, totals
 from fusewright.suite.run_all import SuiteOptions
-from fusewright.suite.table import page_text
 from tests.support.folders import PROBLEMS, ROOT
 from tests.support.suite_stand_in import stand_in as stand_in_for_optimize
 
@@ -549,16 +548,6 @@ def test_degenerate_is_no_success() -> None:
     assert row.word == "verified (degenerate)"
     assert totals([row]).means == {}
     assert totals([row]).faster["eager"] == 0
-
-
-@pytest.mark.slow
-def test_the_page_is_one_file_and_escapes(tmp_path: Path) -> None:
-    rows = [SuiteRow("<b>", "refuted", "a < b"), SuiteRow("fine", "verified", "all passed")]
-    text = page_text(rows, totals(rows), {"folder": "zoo"})
-    assert "<b>" not in text
-    assert text.count("&lt;b&gt;") == 2, "in the table and among those that are not verified"
-    assert "fine" in text
-    assert not re.search(r"(src|href)\s*=|@import|https?:", text)
 
 
 @pytest.mark.slow
