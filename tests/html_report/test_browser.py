@@ -68,6 +68,13 @@ return [...document.querySelectorAll(arguments[0])].map((e) => {
   return [box.left, box.top, box.right, box.bottom];
 });
 """
+MARKS = """
+return [...document.querySelectorAll(arguments[0])].map((e) => {
+  const box = (e.querySelector("use") ?? e.querySelector("path")).getBoundingClientRect();
+  const said = e.querySelector("title, text").textContent;
+  return [said.trim(), (box.left + box.right) / 2, (box.top + box.bottom) / 2];
+});
+"""
 
 
 @pytest.fixture(scope="module")
@@ -197,71 +204,62 @@ def test_nodes_stand_apart_and_hold_their_text(show: Any) -> None:
         )
 
 
-def middle(box: list[float]) -> tuple[float, float]:
-    return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+def marks(page: Any, plot: str, of: str) -> list[tuple[str, float, float]]:
+    """What is said of each mark of a plot, and the pixels of its middle."""
+    found: list[tuple[str, float, float]] = page.execute_script(MARKS, f"{plot} g[class^={of}]")
+    return found
+
+
+UNITS = {"TFLOP/s": 1e12, "GFLOP/s": 1e9}
+
+
+def number(text: str) -> float:
+    """`10 GFLOP/s` or `0.5x` -> the number."""
+    value, _, unit = text.removesuffix("x").partition(" ")
+    return float(value) * UNITS.get(unit, 1.0)
+
+
+def pixel_of(page: Any, plot: str, axis: str, value: float) -> float:
+    """Where a number lies on a logarithmic axis, as its first and last tick say."""
+    which = 1 if axis == "x" else 2
+    ticks = sorted((number(mark[0]), mark[which]) for mark in marks(page, plot, f"{axis}tick_"))
+    (low, begin), (high, end) = ticks[0], ticks[-1]
+    return begin + (end - begin) * math.log(value / low) / math.log(high / low)
 
 
 def test_the_roofline_has_its_points_where_the_numbers_say(show: Any) -> None:
-    page = show("problem")
-    plot = "svg[aria-label^='Roofline']"
-    ticks = page.execute_script(
-        "return [...document.querySelectorAll(arguments[0] + ' text')].map((e) => e.textContent)",
-        plot,
-    )
-    marks = page.execute_script(
-        "return [...document.querySelectorAll(arguments[0] + ' g[class^=point-]')].map((e) => {"
-        "const box = e.querySelector('use').getBoundingClientRect();"
-        "return [e.querySelector('title').textContent,"
-        "(box.left + box.right) / 2, (box.top + box.bottom) / 2]})",
-        plot,
-    )
-    assert "operations for each byte moved" in ticks
-    assert len(marks) == 4, "two kernels, a call of PyTorch's, and a whole call"
+    page, plot = show("problem"), "svg[aria-label^='Roofline']"
+    found = marks(page, plot, "point-")
+    assert len(found) == 4, "two kernels, a call of PyTorch's, and a whole call"
     known = {step.name: step for step in planned().kernels}
     first = planned().kernels[0].name
-    points = []
-    for title, x, y in marks:
+    machine = TARGETS["cpu"].machine
+    for title, x, y in found:
         step = known.get(title.partition(":")[0].removesuffix(" of PyTorch's"))
         if step is None:
             assert title.startswith("a whole call: ")
-            seconds = 0.002
-            moved, computed = (
-                sum(getattr(s, what) for s in known.values()) for what in ("bytes", "flops")
-            )
+            seconds, steps = 0.002, [*known.values()]
         else:
-            seconds = 40e-6 if step.name == first else step.predicted_s
-            moved, computed = step.bytes, step.flops
-        points.append((math.log(computed / moved), math.log(computed / seconds), x, y))
-    for value, pixel in ((0, 2), (1, 3)):
-        along = sorted((point[value], point[pixel]) for point in points)
-        (low, begin), (high, end) = along[0], along[-1]
-        for number, place in along:
-            wanted = begin + (end - begin) * (number - low) / (high - low)
-            assert place == pytest.approx(wanted, abs=1.0)
-        assert (begin < end) is (pixel == 2), "to the right, and upwards"
-    # A predicted step lies on a roof, a slower one below.
-    roof = {rate for rate in rates_of(TARGETS["cpu"].machine)}
-    assert max(math.exp(point[1]) for point in points) <= max(roof) * 1.001
+            seconds, steps = 40e-6 if step.name == first else step.predicted_s, [step]
+        moved, computed = (sum(getattr(s, what) for s in steps) for what in ("bytes", "flops"))
+        assert x == pytest.approx(pixel_of(page, plot, "x", computed / moved), abs=1.0)
+        assert y == pytest.approx(pixel_of(page, plot, "y", computed / seconds), abs=1.0)
+        if step is not None and step.name != first:  # what is predicted lies on a roof
+            best = min(max(rates_of(machine)), computed / moved * machine.copy_bytes_per_s)
+            assert y == pytest.approx(pixel_of(page, plot, "y", best), abs=1.0)
 
 
 def test_ratios_lie_where_the_numbers_say(show: Any) -> None:
-    page = show("suite")
-    found = page.execute_script(
-        "return [...document.querySelectorAll('g[class^=ratio-]')].map((e) => {"
-        "const box = e.querySelector('use').getBoundingClientRect();"
-        "return [e.querySelector('title').textContent,"
-        "(box.left + box.right) / 2, (box.top + box.bottom) / 2]})"
-    )
-    ratios = [float(title.partition(": ")[2].partition("x")[0]) for title, _, _ in found]
+    page, plot = show("suite"), "svg[aria-label^='How many']"
+    found = marks(page, plot, "ratio-")
+    ratios = [number(title.partition(": ")[2].partition(",")[0]) for title, _, _ in found]
     assert ratios == [0.5, 1.0, 2.0, 12.0], "losses first"
     assert [y for _, _, y in found] == sorted(y for _, _, y in found)
-    x = [place for _, place, _ in found]
-    for ratio, place in zip(ratios, x, strict=True):
-        wanted = x[0] + (x[2] - x[0]) * math.log(ratio / 0.5) / math.log(4)
-        assert place == pytest.approx(wanted, abs=1.0)
-    lines = page.execute_script(BOXES, "g[class^=interval-] path")
-    for (left, _, right, _), place in zip(lines, x, strict=True):
-        assert left < place < right
+    intervals = page.execute_script(BOXES, "g[class^=interval-] path")
+    for ratio, (_, x, _), (left, _, right, _) in zip(ratios, found, intervals, strict=True):
+        assert x == pytest.approx(pixel_of(page, plot, "x", ratio), abs=1.0)
+        assert left == pytest.approx(pixel_of(page, plot, "x", ratio / 1.1), abs=2.5)
+        assert right == pytest.approx(pixel_of(page, plot, "x", ratio * 1.1), abs=2.5)
 
 
 @pytest.mark.parametrize("how", ["click", "Enter"])
