@@ -29,9 +29,10 @@ NO_KERNELS = "There is no kernel: PyTorch computes all of it."
 NO_CODE = "Its text is not here: the emitted file was not at hand, or is another one."
 MEASURED = "The times of steps are measured where it says so, and predicted elsewhere."
 PREDICTED = (
-    "The times of steps are predicted from the bandwidth and the rates of the target, and no "
-    "measurement; by that they lie on the roofs."
+    "The times of steps are predicted from the bandwidth and the rates of the target; they are no "
+    "measurement."
 )
+ON_THE_ROOFS = "What is predicted lies on the roofs, which is how it is predicted."
 LIBRARY = (
     Column("call"), Column("from"), Column("result"), Column("bytes", number=True),
     Column("operations", number=True), Column("time", number=True), Column("why"),
@@ -258,7 +259,7 @@ def roofline_section(known: KernelsKnown, machine: Machine | None, call_s: float
         "Filled marks are measured, hollow ones predicted; a square is a call of PyTorch's"
         f"{', the diamond a whole call as it was timed' if call_s else ''}."
     ]
-    notes += [MEASURED if known.measured else PREDICTED]
+    notes.append(ON_THE_ROOFS)
     notes += [f"{counted(left_out, 'step')} only moves bytes, and has no place here."] * (
         left_out > 0
     )

@@ -130,8 +130,10 @@ def _tiles(
     yield _fused_tile(found, known)
     yield _accuracy_tile(found)
     lost = [*_lost(found, verdict, speed)]
-    count = f"{len(lost)} {'thing' if len(lost) == 1 else 'things'}" if lost else "nothing seen"
-    yield Tile("What is lost", count, tuple(lost), "warn" if lost else "good")
+    count = sum(map(len, lost))
+    details = tuple(line for lines in lost for line in _some(lines))
+    value = counted(count, "thing") if count else "nothing seen"
+    yield Tile("What is lost", value, details, "warn" if count else "good")
 
 
 def _verdict_tile(verdict: Verdict) -> Tile:
@@ -188,22 +190,21 @@ def _accuracy_tile(found: Mapping[str, Any]) -> Tile:
     return Tile("Accuracy", own, details)
 
 
-def _lost(found: Mapping[str, Any], verdict: Verdict, speed: Speed | None) -> Iterator[str]:
-    """In lines: what fails, what is slower, what is not fused, what stands in the way."""
-    failed = [row.check for row in verdict.checks if row.outcome == "fail"]
-    yield from _some([f"fails {name}" for name in failed])
-    for side in speed.sides if speed else ():
-        if side.ratio is not None and side.ratio.claim == SLOWER:
-            yield f"slower than {side.name}: {times_text(side.ratio.median)}"
+def _lost(
+    found: Mapping[str, Any], verdict: Verdict, speed: Speed | None
+) -> Iterator[Sequence[str]]:
+    """In lines, by their kind: what fails, what is slower, what is not fused, what is as it was."""
+    yield [f"fails {row.check}" for row in verdict.checks if row.outcome == "fail"]
+    yield [f"slower than {side.name}: {times_text(side.ratio.median)}"
+           for side in (speed.sides if speed else ())
+           if side.ratio is not None and side.ratio.claim == SLOWER]  # fmt: skip
     for forward in found["forwards"][:1]:
-        rows = [row for row in forward["rows"] if not row["name"]]
-        yield from _some([f"{', '.join(row['places']) or row['operators'][0]} stays PyTorch's"
-                          for row in rows])  # fmt: skip
+        yield [f"{', '.join(row['places']) or row['operators'][0]} stays PyTorch's"
+               for row in forward["rows"] if not row["name"]]  # fmt: skip
     parts = found["parts"] or {}
-    yield from _some([f"{one['path'] or 'the model'} as written: {one['why']}"
-                      for one in parts.get("left", ())])  # fmt: skip
-    if found["degenerate"]:
-        yield DEGENERATE
+    yield [f"{one['path'] or 'the model'} as written: {one['why']}"
+           for one in parts.get("left", ())]  # fmt: skip
+    yield [DEGENERATE] * bool(found["degenerate"])
 
 
 def _some(lines: Sequence[str]) -> Sequence[str]:

@@ -15,7 +15,9 @@ WIDTH, LINE, AXIS = 720, 26, 62  # pixels: of all, of each ratio, and of the axi
 COLOURS = {FASTER: GOOD, SLOWER: BAD}
 OVER_EAGER = "times as fast as eager, with the 95 % interval"
 LONGEST = 44  # characters of a name
-TICKS = (0.1, 0.2, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+FINE = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
+COARSE = tuple(digit * 10.0**power for power in range(-3, 5) for digit in (1.0, 2.0, 5.0))
+WIDE = 4.0  # from the lowest to the highest, so many times: then ticks are coarse
 MOST_TICKS = 8
 
 
@@ -59,7 +61,8 @@ def ratios_plot(rows: Sequence[NamedRatio], axis: str, label: str) -> Markup:
 
 def _ticks(low: float, high: float) -> list[float]:
     """1 among them, and not so many that their names meet."""
-    inside = [tick for tick in TICKS if low / 1.04 <= tick <= high * 1.04]
+    every = COARSE if high / low > WIDE else FINE
+    inside = [tick for tick in every if low / 1.04 <= tick <= high * 1.04]
     while len(inside) > MOST_TICKS:
         one = inside.index(1.0)
         inside = [tick for k, tick in enumerate(inside) if (k - one) % 2 == 0]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from fusewright.html_report.graph_drawing import STAYS
 from fusewright.html_report.svg_plot import HUE_COLOURS, INK, LIBRARY, PAPER, axes_of, svg_of
 from fusewright.report.amounts import time_text
 from fusewright.targets.machines import Machine
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
 SIZE = (720, 400)
 ALL = "all"  # the mark of a whole call
+ROOM = 60  # times as far to the right as anything stands, for the names of roofs
 NEAR = 14  # places of marks in a decade, of which one name each has room
 
 
@@ -71,7 +71,7 @@ def roofline_plot(points: Sequence[RooflinePoint], machine: Machine) -> Markup:
     reach = max(p.rate for p in points)
     shown = sorted(rate for rate in rates if rate <= max(min(rates), 1.5 * reach))
     left = min([p.intensity for p in points] + [shown[0] / bandwidth]) / 4
-    right = max([p.intensity for p in points] + [max(shown) / bandwidth]) * 6
+    right = max([p.intensity for p in points] + [max(shown) / bandwidth]) * ROOM
     titles: dict[str, str] = {}
     from matplotlib.ticker import NullLocator
 
@@ -123,7 +123,8 @@ def _name_marks(axes: Axes, points: Sequence[RooflinePoint]) -> None:
         x, y = (round(NEAR * math.log10(value)) for value in (point.intensity, point.rate))
         near.setdefault((x, y), []).append(point)
     for some in near.values():
-        marks = dict.fromkeys(ALL if p.number is None else str(p.number or STAYS) for p in some)
+        named = [p for p in some if p.number != 0]  # a square says it of a call of PyTorch's
+        marks = dict.fromkeys(str(p.number or ALL) for p in named)
         at = some[0].intensity, some[0].rate
         axes.annotate(", ".join(marks), at, (9, -14), textcoords="offset points", color=INK)
 

@@ -17,6 +17,7 @@ BELOW = {"errors", "common"}
 ASKS = {
     "__init__": "`fusewright.judge` and its verdict are exports",
     "report": "a report holds findings",
+    "html_report": "a page shows each check with its promise",
     "compiler": "what was written is judged, by processes that start early",
     "suite": "rows hold findings; its judges start before the first problem",
     "arena": "its rows hold verdicts, and times of one run",
