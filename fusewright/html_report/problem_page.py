@@ -153,10 +153,13 @@ def _speed_tile(speed: Speed | None) -> Tile:
         return Tile("Speed", "not timed")
     ratio, own = side.ratio, speed.sides[0]
     details = (
-        f"as fast as {side.name}, 95 % interval {ratio.low:.2f} to {ratio.high:.2f}: {ratio.claim}",
+        f"{times_text(ratio.median)} as fast as {side.name}, 95 % interval {ratio.low:.2f} to "
+        f"{ratio.high:.2f}: {ratio.claim}",
         f"{seconds_text(own.seconds)} a call, {side.name} {seconds_text(side.seconds)}",
     )
-    return Tile("Speed", times_text(ratio.median), details, CLAIM_TONES.get(ratio.claim, ""))
+    claimed = ratio.claim in CLAIM_TONES
+    value = times_text(ratio.median) if claimed else "no difference"
+    return Tile("Speed", value, details, CLAIM_TONES.get(ratio.claim, ""))
 
 
 def _fused_tile(found: Mapping[str, Any], known: KernelsKnown) -> Tile:
@@ -170,8 +173,9 @@ def _fused_tile(found: Mapping[str, Any], known: KernelsKnown) -> Tile:
         sum(row["times"] for row in rows if bool(row["name"]) is own) for own in (True, False)
     )
     names = {row["name"] for row in rows if row["name"]}
+    different = f"{len(names)} different; " * (len(names) < kernels)
     details = (
-        f"{len(names)} different; {counted(calls, 'call')} {_stay(calls)} PyTorch's",
+        f"{different}{counted(calls, 'call')} {_stay(calls)} PyTorch's",
         f"{bytes_text(saved['eager_bytes'])} in {counted(saved['eager_steps'], 'step')} → "
         f"{bytes_text(saved['fused_bytes'])} in {saved['fused_steps']}",
     )

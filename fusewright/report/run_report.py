@@ -19,7 +19,8 @@ The report of every command has the same keys:
     need         {host, gpu}: bytes of memory that optimizing and judging take at most, as estimated
                  before; null for other commands
     checks       [{check, outcome, evidence, cases}]: one row for each check
-    accuracy     the candidate's and eager's error against float64
+    accuracy     the candidate's and eager's error against float64; of several outputs, as
+                 `outputs`, also of each
     timing       {sides: {name: {p50_s, ...}}, ratios: {baseline: {median, low, high, claim}}, ...}
     environment  versions and machine
     costs        {seconds: {phase: s}, calls, "eager runs", "float64 runs", "bytes sent",

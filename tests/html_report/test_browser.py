@@ -158,6 +158,8 @@ def test_nothing_leaves_the_page(show: Any, name: str, width: int, scheme: str) 
     )
     assert set(inside) <= {"auto"}
     assert inside or width > 400
+    tall = page.execute_script(BOXES, ".tall")
+    assert all(bottom - top <= 800 for _, top, _, bottom in tall), "a large graph scrolls"
 
 
 @pytest.mark.parametrize(("width", "scheme"), VIEWS)

@@ -57,6 +57,14 @@ def test_what_is_seen_first() -> None:
     assert lost[2] == "self.up (line 18) stays PyTorch's"
 
 
+def test_a_ratio_that_shows_nothing_is_not_written_large() -> None:
+    ratio = {"median": 3.26, "low": 0.45, "high": 5.92, "claim": "no difference shown"}
+    unclear = replace(VERDICT, timing={**TIMING, "ratios": {"eager": ratio}})
+    tiles = {tile.label: tile for tile in ProblemPage(verdict_report(unclear), "it").page().tiles}
+    assert (tiles["Speed"].value, tiles["Speed"].tone) == ("no difference", "")
+    assert tiles["Speed"].details[0].startswith("3.26x as fast as eager, 95 % interval 0.45")
+
+
 def test_the_graph_is_coloured_by_kernel() -> None:
     graph = section(problem_page().page(), "The model, by kernel").graph
     assert graph is not None
