@@ -34,6 +34,7 @@ from fusewright.cli.options import (
     ProblemPath,
     Quiet,
     ReportPath,
+    Sanitize,
     Seed,
     Settings,
     TargetName,
@@ -264,9 +265,7 @@ def judge(  # noqa: PLR0913 -- the options of the command
         typer.Option(help="In which most is asked, and all is timed; that of the problem, else."),
     ] = None,
     grad: Annotated[bool, typer.Option("--grad", help="Check gradients too.")] = False,
-    sanitize: Annotated[
-        bool, typer.Option("--sanitize", help="Run compute-sanitizer's tools (CUDA).")
-    ] = False,
+    sanitize: Sanitize = False,
     timing: Timing = True,
     budget: BudgetTime = None,
     seed: Seed = None,

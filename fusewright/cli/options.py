@@ -34,6 +34,7 @@ Timeout = Annotated[
 PagePath = Annotated[
     Path | None, typer.Option("--html", metavar="R.html", help="Write the result as one HTML page.")
 ]
+Sanitize = Annotated[bool, typer.Option("--sanitize", help="Run compute-sanitizer's tools (CUDA).")]
 Turn = Annotated[int | None, typer.Option("--turn", hidden=True)]
 Settings = Annotated[
     list[str] | None,
@@ -195,6 +196,8 @@ def check_outputs(
     force: bool = False,
 ) -> None:
     """What cannot be written is an error before the work, not after it."""
+    if page == STANDARD_OUTPUT:
+        raise BadUsage("--html -: a page is a file; name one, as in --html R.html.")
     output, report = (None if p == STANDARD_OUTPUT else p for p in (output, report))
     taken = {path.resolve() for path in inputs}
     for path in (output, report, page):

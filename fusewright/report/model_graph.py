@@ -97,13 +97,14 @@ class _Places:
         return tuple(found)
 
     def _leads_to(self, later: int, earlier: int) -> bool:
-        """Whether one place reads another, at any distance: they cannot become one."""
-        waiting, seen = [later], set[int]()
+        """Whether one place reads another of the step at hand, at any distance: they cannot become
+        one. Places of steps before it read none of its own."""
+        step, waiting, seen = self._places[earlier].step, [later], set[int]()
         while waiting:
             k = waiting.pop()
             if k == earlier:
                 return True
-            if k not in seen:
+            if k not in seen and self._places[k].step == step:
                 seen.add(k)
                 waiting += self._places[k].reads
         return False

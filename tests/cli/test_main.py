@@ -331,6 +331,7 @@ USAGE = {
     "suite absent": "no such folder",
     "suite . --html absent/r.html": "does not exist",
     "optimize problem.py --html absent/r.html": "does not exist",
+    "explain problem.py --html -": "a page is a file",
     "optimize problem.py --report r.x --html r.x": "used twice",
     "explain problem.py --html problem.py": "used twice",
     "judge problem.py candidate.py --html candidate.py": "used twice",

@@ -33,7 +33,8 @@ SMALL_BYTES = 256 << 20  # of a state of which a second module is made, to ask t
 
 def one_element(t: Trial, few: int) -> Steps:
     """One element of each parameter, at a secret place; the rest, and the inputs, as they were."""
-    lab, state = t.lab, t.lab.state
+    lab = t.lab
+    state: State = lab.state
     values = lab.inputs("weights", "one element", rows=few)
     for number in range(1 if lab.costly and not few else ROUNDS):
         label = f"after {('data', 'inplace')[number]} writes to one element of each parameter"
