@@ -21,8 +21,8 @@ from fusewright.targets.machines import Machine
 Forward = Mapping[str, Any]  # a `FusedForward`, as the report has it
 MICRO = 1e-6
 NO_GRAPH = (
-    "The graph is not known here: this command was given files, and planned no model. "
-    "`fusewright explain --html` draws it."
+    "Steps and graph are not known here: this command was given files, and planned no model. "
+    "`fusewright explain --html` does."
 )
 UNCHANGED = "Nothing is new: the model stays as it was, for the reasons in the decision record."
 NO_KERNELS = "There is no kernel: PyTorch computes all of it."
@@ -45,14 +45,21 @@ class KernelsKnown:
 
     forwards: new ones.  emitted: the text of their file, or "".  source: that of the problem, or
     "".  measured: microseconds of a call of a step, by the name of its function in the emitted
-    file, or of what it calls.  prefix: of anchors, so that they are nobody else's.
+    file, or of what it calls.  planned: whether a model was planned at all.  prefix: of anchors, so
+    that they are nobody else's.
     """
 
     forwards: Sequence[Forward]
     emitted: str = ""
     source: str = ""
     measured: Mapping[str, float] = field(default_factory=dict)
+    planned: bool = True
     prefix: str = ""
+
+    @property
+    def why_nothing(self) -> str:
+        """Where there is no new forward."""
+        return UNCHANGED if self.planned else NO_GRAPH
 
     @cached_property
     def kernels(self) -> Mapping[str, EmittedKernel]:
@@ -82,7 +89,7 @@ class KernelsKnown:
 def graph_sections(known: KernelsKnown) -> Iterator[Section]:
     """One for each new forward, the first of them unfolded."""
     if not known.forwards:
-        yield Section("The model, by kernel", (NO_GRAPH,))
+        yield Section("The model, by kernel", (known.why_nothing,))
     anchors = {number: f"#{known.anchor(number)}" for number in known.numbers.values()}
     for k, forward in enumerate(known.forwards):
         label = f", {forward['label']}" if forward["label"] else ""
@@ -213,7 +220,7 @@ def library_section(known: KernelsKnown) -> Section:
     )
     title = "What stays PyTorch's"
     if not known.forwards:
-        return Section(title, (NO_GRAPH.replace("The graph", "What stays PyTorch's"),))
+        return Section(title, (known.why_nothing,))
     if not rows:
         return Section(title, ("Nothing: kernels compute all of it.",))
     unique = tuple(dict.fromkeys(rows))
@@ -245,7 +252,7 @@ def roofline_section(known: KernelsKnown, machine: Machine | None, call_s: float
     """machine: of the target.  call_s: the measured seconds of a whole call, if it was timed."""
     title = "Roofline"
     if not known.forwards or machine is None:
-        return Section(title, ("Not drawn: what the steps move and compute is not known here.",))
+        return Section(title, (f"Not drawn. {known.why_nothing}",))
     points = [*_points(known, known.forwards[0])]
     if call_s:
         points.append(_whole_call(known.forwards[0], call_s))

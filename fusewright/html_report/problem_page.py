@@ -85,7 +85,9 @@ class ProblemPage:
     def page(self) -> Page:
         found = plain(self.report)
         assert isinstance(found, dict), "a report is a mapping"
-        known = KernelsKnown(found["forwards"], self.emitted, self.source, self.measured)
+        known = KernelsKnown(
+            found["forwards"], self.emitted, self.source, self.measured, bool(found["target"])
+        )
         verdict, speed = _verdict(found), speed_of(found["timing"], _fused_s(found))
         machine = TARGETS[found["target"]].machine if found["target"] in TARGETS else None
         sides = speed.sides if speed else ()
@@ -166,8 +168,11 @@ def _fused_tile(found: Mapping[str, Any], known: KernelsKnown) -> Tile:
     forwards = found["forwards"]
     if not forwards:
         kernels = len(known.kernels)
-        told = "as the file says" if kernels else "not known to this command"
-        return Tile("Fused", counted(kernels, "kernel") if kernels else "not known", (told,))
+        if kernels:
+            return Tile("Fused", counted(kernels, "kernel"), ("as the file says",))
+        if known.planned:
+            return Tile("Fused", "nothing", ("the model stays as it was",))
+        return Tile("Fused", "not known", ("this command was given files",))
     rows, saved = forwards[0]["rows"], forwards[0]["savings"]
     kernels, calls = (
         sum(row["times"] for row in rows if bool(row["name"]) is own) for own in (True, False)

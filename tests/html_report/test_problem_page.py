@@ -141,8 +141,14 @@ UNKNOWN: dict[str, tuple[Any, tuple[str, ...]]] = {
         outcome_report(planned()),
         ("Nothing was timed.", "No output was compared", "Nobody judged anything here"),
     ),
-    "judge": (verdict_report(VERDICT), ("The graph is not known here", "Not drawn: what the")),
-    "bench": (timing_report(TIMING), ("The graph is not known here", "Nobody judged anything")),
+    "judge": (
+        verdict_report(VERDICT),
+        ("Steps and graph are not known here", "Not drawn. Steps and"),
+    ),
+    "bench": (
+        timing_report(TIMING),
+        ("Steps and graph are not known here", "Nobody judged anything"),
+    ),
     "contest": (timing_report(CONTEST), ("c.py was not timed: it broke",)),
     "error": (error_report(ToolMissing("no g++")), ("not-verified: no g++", "Nothing was timed.")),
 }
@@ -168,6 +174,36 @@ def test_a_candidate_of_ours_tells_of_its_kernels() -> None:
     assert names == [block.name for block in section(problem_page().page(), "Kernels").kernels]
     theirs = ProblemPage(verdict_report(VERDICT), "it", SOURCE, "class ModelNew: 1 +").page()
     assert section(theirs, "Kernels").kernels == ()
+
+
+BRANCHES = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x
+
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_model_that_stays_as_it_was_is_known() -> None:
+    """To be so, unlike one of which nobody has asked."""
+    report = outcome_report(planned(BRANCHES))
+    page = ProblemPage(report, "it", BRANCHES, planned(BRANCHES).text).page()
+    tiles = {tile.label: tile for tile in page.tiles}
+    assert tiles["Fused"].value == "nothing"
+    assert tiles["What is lost"].details[0].startswith("the model as written: ")
+    for title in ("The model, by kernel", "Roofline", "What stays PyTorch's"):
+        assert "the model stays as it was" in section(page, title).notes[0]
 
 
 def test_the_page_is_one_file_and_escapes() -> None:

@@ -80,7 +80,7 @@ def test_each_problem_has_a_page(tmp_path: Path) -> None:
         assert '<svg class="graph"' in texts[name]
         assert "struct" in texts[name], "the emitted file was at hand"
     assert "no result within 600 s" in texts["gone"]
-    assert "The graph is not known here" in texts["gone"]
+    assert "Steps and graph are not known here" in texts["gone"]
     assert "cannot read the file" in texts["unread"]
     links = links_from(tmp_path / "pages" / "suite.html", pages)
     assert links["nets/a"] == "../out/nets/a.html"
