@@ -260,7 +260,9 @@ def roofline_section(known: KernelsKnown, machine: Machine | None, call_s: float
     if not drawn:
         return Section(title, ("Not drawn: no step computes anything, they only move bytes.",))
     left_out = len(points) - len(drawn)
-    notes = [
+    label = known.forwards[0]["label"]
+    notes = [f"Of the forward {label}."] * bool(label)
+    notes += [
         f"The roofs are those of {machine.name}, which stands for the target "
         "(fusewright/targets/machines.py). "
         "Filled marks are measured, hollow ones predicted; a square is a call of PyTorch's"

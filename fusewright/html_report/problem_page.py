@@ -92,6 +92,8 @@ class ProblemPage:
         machine = TARGETS[found["target"]].machine if found["target"] in TARGETS else None
         sides = speed.sides if speed else ()
         call_s = next((side.seconds for side in sides if side.name == CANDIDATE), None)
+        if found["parts"]:  # whose steps are not all that is timed
+            call_s = None
         return Page(
             self.title,
             headline(verdict, speed),
@@ -179,7 +181,9 @@ def _fused_tile(found: Mapping[str, Any], known: KernelsKnown) -> Tile:
     )
     names = {row["name"] for row in rows if row["name"]}
     different = f"{len(names)} different; " * (len(names) < kernels)
+    label = forwards[0]["label"]
     details = (
+        *[label] * bool(label),
         f"{different}{counted(calls, 'call')} {_stay(calls)} PyTorch's",
         f"{bytes_text(saved['eager_bytes'])} in {counted(saved['eager_steps'], 'step')} → "
         f"{bytes_text(saved['fused_bytes'])} in {saved['fused_steps']}",

@@ -206,6 +206,24 @@ def test_a_model_that_stays_as_it_was_is_known() -> None:
         assert "the model stays as it was" in section(page, title).notes[0]
 
 
+def test_a_part_is_not_taken_for_the_whole_call() -> None:
+    """Its steps are a share of what was timed, so that a mark of both would lie."""
+    found = plain(problem_page().report)
+    assert isinstance(found, dict)
+    plot = section(problem_page().page(), "Roofline").plot or ""
+    assert "a whole call: " in plot
+    left = [{"path": "", "kind": "Model", "why": "it branches"}]
+    parts = {"taken": [{"class": "FusedBlock", "paths": ["first"]}], "left": left}
+    found["forwards"][0]["label"] = "FusedBlock is first"
+    page = problem_page(report={**found, "parts": parts}).page()
+    told = section(page, "Roofline")
+    assert "a whole call: " not in (told.plot or "")
+    assert told.notes[0].startswith("Of the forward FusedBlock is first.")
+    tiles = {tile.label: tile for tile in page.tiles}
+    assert tiles["Fused"].details[0] == "FusedBlock is first"
+    assert "the model as written: it branches" in tiles["What is lost"].details
+
+
 def test_the_page_is_one_file_and_escapes() -> None:
     text = page_text(problem_page().page())
     assert text.count("<script") == 1, "that which sorts"
