@@ -269,9 +269,7 @@ def roofline_section(known: KernelsKnown, machine: Machine | None, call_s: float
         f"{', the diamond a whole call as it was timed' if call_s else ''}."
     ]
     notes.append(ON_THE_ROOFS)
-    notes += [f"{counted(left_out, 'step')} only moves bytes, and has no place here."] * (
-        left_out > 0
-    )
+    notes += [f"Steps that only move bytes have no place here: {left_out}."] * (left_out > 0)
     return Section(title, tuple(notes), plot=roofline_plot(drawn, machine))
 
 
