@@ -191,6 +191,24 @@ def test_resume_does_nothing_twice(tmp_path: Path) -> None:
     assert len(journal(place)) == 10, "without --resume everything is run"
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_the_page_leads_to_a_page_of_each_problem(tmp_path: Path) -> None:
+    """However its run has ended, and also where --resume runs nothing."""
+    ends = {"good": "good", "nets/crash": "crash", "refuted": "refuted", "unusable": "unusable"}
+    place, page = folder(tmp_path, **ends), tmp_path / "pages" / "all.html"
+    page.parent.mkdir()
+    for more in ((), ("--resume",)):
+        page.unlink(missing_ok=True)
+        run(place, "--html", str(page), *more)
+        links = re.findall(r'<a href="([^"#]+)">([^<]+)</a>', page.read_text(encoding="utf-8"))
+        assert {name for _, name in links} == ends.keys()
+        texts = {name: (page.parent / link).read_text(encoding="utf-8") for link, name in links}
+        assert "SIGSEGV" in texts["nets/crash"]
+        assert '<p class="value">refuted</p>' in texts["refuted"]
+        assert "2.00x as fast as eager" in texts["good"]
+    assert len(journal(place)) == len(ends)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 def test_a_run_that_tunes_has_two_turns(tmp_path: Path) -> None:
