@@ -7,46 +7,48 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 
 from fusewright.common.atomic_write import write_atomically
-from fusewright.emit.header import ForwardNotes, StepRow
 from fusewright.errors import BadUsage
+from fusewright.html_report.kernel_sections import (
+    KernelsKnown,
+    graph_sections,
+    kernel_section,
+    library_section,
+)
+from fusewright.html_report.page import Section
+from fusewright.html_report.render import blocks_text
+from fusewright.report.run_report import FusedForward, plain
 
-HEADING = ("step", "from", "operators → result", "how, or why not")
 # What a class of the user's may have of its own, so that a notebook shows that.
 DISPLAYS = ("_repr_html_", "_repr_mimebundle_", "_ipython_display_")
 
 
 @dataclass(frozen=True)
-class Notes:
-    """What is said of one new `forward`. name: of its mode or its class, "" of the only one."""
-
-    name: str
-    forward: ForwardNotes
-
-
-@dataclass(frozen=True)
 class Told:
-    """record: the decision record.  notes: of each new `forward`.  left: what stays as it was
-    written, and why, in lines."""
+    """record: the decision record.  forwards: the new ones.  left: what stays as it was written,
+    and why, in lines."""
 
     record: str
-    notes: tuple[Notes, ...] = ()
+    forwards: tuple[FusedForward, ...] = ()
     left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class About:
     """Of a module with kernels. text: the file; "" where there can be none.  no_text: why.
-    calls: counts of each class with kernels; of none, if nothing is new.
+    calls: counts of each class with kernels; of none, if nothing is new.  code: what runs, which is
+    there even where no file can be.
     """
 
     told: Told
     text: str
     no_text: str
     calls: Callable[[], dict[str, object]]
+    code: str = ""
 
     def explain(self) -> str:
         """Which operators share a kernel and why, what this saves, what stays PyTorch's and why."""
@@ -72,34 +74,15 @@ class About:
         return self.told.record.rstrip()
 
     def _repr_html_(self) -> str:
-        """A table of the steps, for notebooks."""
+        """For notebooks: the graph of the model by kernel, each kernel, what stays PyTorch's."""
         title, *_ = self.told.record.splitlines()
-        rows = [line for notes in self.told.notes for line in _rows(notes)]
-        head = "".join(f"<th>{word}</th>" for word in HEADING)
-        table = [f"<table><thead><tr>{head}</tr></thead><tbody>", *rows, "</tbody></table>"]
-        left = [f"<li>{escape(line.strip())}</li>" for line in self.told.left]
-        return "\n".join(
-            [
-                f"<p><b>{escape(title)}</b></p>",
-                *(table if rows else []),
-                *(["<ul>", *left, "</ul>"] if left else []),
-            ]
-        )
-
-
-def _rows(notes: Notes) -> list[str]:
-    """The rows of one `forward`, under its name."""
-    name = f'<tr><th colspan="{len(HEADING)}">{escape(notes.name)}</th></tr>'
-    return [*[name] * bool(notes.name), *(_row(row) for row in notes.forward.rows)]
-
-
-def _row(row: StepRow) -> str:
-    times = f" × {row.times}" if row.times > 1 else ""
-    named = f"<code>{escape(row.name)}</code>" if row.name else "<i>PyTorch</i>"
-    computes = f"{', '.join(row.operators)} → {', '.join(row.shapes)}"
-    cells = (", ".join(row.places), computes, "; ".join(row.reasons))
-    inside = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-    return f"<tr><td>{named}{times}</td>{inside}</tr>"
+        digest = sha256(f"{self.told.record}{self.code}".encode()).hexdigest()
+        forwards = plain(self.told.forwards)
+        assert isinstance(forwards, list), "plain makes lists of tuples"
+        known = KernelsKnown(forwards, self.code, prefix=f"fusewright-{digest[:8]}-")
+        sections = [*graph_sections(known), kernel_section(known), library_section(known)]
+        left = Section("Left as written", self.told.left)
+        return blocks_text(title, [*sections * bool(forwards), *[left] * bool(self.told.left)])
 
 
 def module_html(about: About, module: object) -> str:

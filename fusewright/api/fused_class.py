@@ -68,7 +68,7 @@ class Classes:
     @property
     def about(self) -> About:
         t = self.text
-        return About(t.told, t.file, t.no_file, self.calls)
+        return About(t.told, t.file, t.no_file, self.calls, t.body)
 
 
 _alive: weakref.WeakValueDictionary[str, Classes] = weakref.WeakValueDictionary()

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from fusewright.api.about import Notes, Told
+from fusewright.api.about import Told
 from fusewright.api.fused_class import ATTRIBUTE, Text, as_written, classes_of
 from fusewright.api.names import Names, names_of
 from fusewright.build.compilers import require_tools
@@ -190,11 +190,10 @@ def _as_whole(module: M, inputs: Inputs, machine: Target, chosen: Options, names
         return _unchanged(module, names, own, Told(record))
     scope = names.scope(kind, own)
     runtime, new = code_in_modes(modes, module, scope)
-    told = tuple(Notes(label, one) for label, one in modes.notes.items())
     lines = header(kind.__name__, machine.name, modes.notes)
     classes = [NewClass(own, class_text(kind, scope), ("",), new)]
     written = _Written(lines, runtime, classes)
-    text = _text(module, names, own, written, Told(record, told))
+    text = _text(module, names, own, written, Told(record, modes.forwards))
     fused = twin_of(module, {id(module): classes_of(text).made[own]}, {})
     _warn_if_refused(fused, new, inputs, machine.device)
     return fused  # type: ignore[return-value]
@@ -224,9 +223,8 @@ def _in_parts(
         return _unchanged(module, names, own, Told(record, (), parts.left))
     runtime, classes = code_of_parts(parts, scope)
     lines = header_of_parts(kind.__name__, machine.name, parts.notes, parts.left)
-    told = tuple(Notes(f"{p.name}: {', '.join(p.paths)}", p.notes) for p in parts.notes)
     written = _Written(lines, runtime, classes)
-    text = _text(module, names, own, written, Told(record, told, parts.left))
+    text = _text(module, names, own, written, Told(record, parts.forwards, parts.left))
     made = classes_of(text).made
     new = {id(child): made[name] for name, children in taken.items() for child in children}
     return twin_of(module, {**new, id(module): made[own]}, {})  # type: ignore[return-value]

@@ -9,11 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from fusewright.arena.entries import find_entries
-from fusewright.arena.leaderboard import arena_page, arena_report
+from fusewright.arena.leaderboard import arena_report
+from fusewright.arena.page import arena_page
 from fusewright.arena.ranking import ArenaRow
 from fusewright.arena.run_arena import ArenaOptions, run_arena
 from fusewright.common.atomic_write import write_atomically
 from fusewright.common.progress import bar
+from fusewright.html_report.render import page_text
 from fusewright.report.amounts import tally
 from fusewright.report.run_report import Report
 from fusewright.suite.process_runner import Program
@@ -68,5 +70,5 @@ def arena(
         rows, lost = run_arena(found.entries, options, output, program, jobs=jobs, watch=watch)
     about = {"problems": str(folders[0]), "candidates": str(folders[1])} | asdict(options)
     if page is not None:
-        write_atomically(page, arena_page(rows, about), force=True)
+        write_atomically(page, page_text(arena_page(rows, about)), force=True)
     return Board(rows, about, found.strangers, lost)

@@ -1,16 +1,11 @@
-"""Rows of an arena -> tables on a terminal, the JSON report, one HTML page.
-
-All three show the same rows in the same order.
-"""
+"""Rows of an arena -> tables on a terminal, and the JSON report; both in the same order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
-from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -76,20 +71,6 @@ def arena_report(rows: Sequence[ArenaRow], about: Mapping[str, object]) -> Repor
         "standings": [asdict(one) for one in standings(rows)],
         "environment": {**environment(), **about},
     }
-
-
-def arena_page(rows: Sequence[ArenaRow], about: Mapping[str, object]) -> str:
-    """One HTML page that needs nothing else."""
-    template = Path(__file__).with_name("leaderboard.html.jinja").read_text(encoding="utf-8")
-    text = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return text.from_string(template).render(
-        standings=[standing_cells(one) for one in standings(rows)],
-        problems=[
-            (problem, [(row, cells(row)) for row in some]) for problem, some in in_order(rows)
-        ],
-        columns={"standings": STANDINGS, "candidates": CANDIDATES},
-        environment=environment() | {name: str(value) for name, value in about.items()},
-    )
 
 
 def cells(row: ArenaRow) -> list[str]:

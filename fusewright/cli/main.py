@@ -34,6 +34,7 @@ from fusewright.cli.options import (
     ProblemPath,
     Quiet,
     ReportPath,
+    Sanitize,
     Seed,
     Settings,
     TargetName,
@@ -133,6 +134,7 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     budget: BudgetTime = None,
     seed: Seed = None,
     report_path: ReportPath = None,
+    page_path: PagePath = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -142,9 +144,11 @@ def optimize(  # noqa: PLR0913 -- the options of the command
     line: Turn = None,
 ) -> int:
     """Write a file with ModelNew, say which kernels it has and why, verify it and time it."""
-    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
+    wanted = asked(
+        verbose=verbose, quiet=quiet, report=report_path, as_json=as_json, page=page_path
+    )
     check_verify(output, tune, verify=verify, as_json=wanted.as_json)
-    check_outputs(problem, output=output, report=wanted.report, force=force)
+    check_outputs(problem, output=output, report=wanted.report, page=wanted.page, force=force)
     check_target(target)
     chosen = frozenset(parse_names("--rules", rules, RULES)) | RESTRICTIONS[algebra]
     overrides = parse_settings(settings)
@@ -166,14 +170,15 @@ def explain(  # noqa: PLR0913 -- the options of the command
     dynamic: Dynamic = None,
     gradients: Gradients = False,
     report_path: ReportPath = None,
+    page_path: PagePath = None,
     as_json: AsJson = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Only how many kernels and calls there are.")
     ] = False,
 ) -> int:
     """Say which operators share a kernel and why, what it saves, and what time to expect."""
-    wanted = asked(verbose=False, quiet=quiet, report=report_path, as_json=as_json)
-    check_outputs(problem, report=wanted.report)
+    wanted = asked(verbose=False, quiet=quiet, report=report_path, as_json=as_json, page=page_path)
+    check_outputs(problem, report=wanted.report, page=wanted.page)
     check_target(target)
     about: dict[str, Any] = {"target": target, "rules": RESTRICTIONS[algebra]}
     about |= {"overrides": parse_settings(settings), "dynamic": parse_dynamic(dynamic)}
@@ -220,14 +225,17 @@ def bench(  # noqa: PLR0913 -- the options of the command
     seed: Seed = None,
     settings: Settings = None,
     report_path: ReportPath = None,
+    page_path: PagePath = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
     line: Turn = None,
 ) -> int:
     """Time candidates against eager and torch.compile: interleaved, fresh inputs, intervals."""
-    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
-    check_outputs(problem, *candidates, report=wanted.report)
+    wanted = asked(
+        verbose=verbose, quiet=quiet, report=report_path, as_json=as_json, page=page_path
+    )
+    check_outputs(problem, *candidates, report=wanted.report, page=wanted.page)
     check_file(problem, *candidates)
     about = {
         "device": device or default_device(),
@@ -258,14 +266,13 @@ def judge(  # noqa: PLR0913 -- the options of the command
         typer.Option(help="In which most is asked, and all is timed; that of the problem, else."),
     ] = None,
     grad: Annotated[bool, typer.Option("--grad", help="Check gradients too.")] = False,
-    sanitize: Annotated[
-        bool, typer.Option("--sanitize", help="Run compute-sanitizer's tools (CUDA).")
-    ] = False,
+    sanitize: Sanitize = False,
     timing: Timing = True,
     budget: BudgetTime = None,
     seed: Seed = None,
     settings: Settings = None,
     report_path: ReportPath = None,
+    page_path: PagePath = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -278,14 +285,16 @@ def judge(  # noqa: PLR0913 -- the options of the command
     line: Turn = None,
 ) -> int:
     """Decide whether a candidate is right, in processes that it cannot fool, and time it."""
-    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
+    wanted = asked(
+        verbose=verbose, quiet=quiet, report=report_path, as_json=as_json, page=page_path
+    )
     if (replay is None) != (case is None):
         raise BadUsage("--replay R.json and --case N belong together: give both or none.")
     if replay is not None and case is not None:
         return _replay(replay, case, wanted)
     if problem is None or candidate is None:
         raise BadUsage("judge needs two files: fusewright judge PROBLEM.py CANDIDATE.py.")
-    check_outputs(problem, candidate, report=wanted.report)
+    check_outputs(problem, candidate, report=wanted.report, page=wanted.page)
     check_file(problem, candidate)
     options = {
         "device": device or default_device(),
@@ -322,14 +331,16 @@ def suite(  # noqa: PLR0913 -- the options of the command
     seed: Seed = None,
     settings: Settings = None,
     report_path: ReportPath = None,
+    page_path: PagePath = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
-    page_path: PagePath = None,
 ) -> int:
     """Optimize every problem of a folder, each in its own process, and sum up."""
-    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
-    check_outputs(output=page_path, report=wanted.report, force=True)
+    wanted = asked(
+        verbose=verbose, quiet=quiet, report=report_path, as_json=as_json, page=page_path
+    )
+    check_outputs(report=wanted.report, page=wanted.page)
     check_target(target)
     overrides = parse_settings(settings)
 
@@ -344,7 +355,7 @@ def suite(  # noqa: PLR0913 -- the options of the command
             one_run,
             jobs=jobs,
             resume=resume,
-            page=page_path,
+            page=wanted.page,
             quiet=quiet,
         )
         for why in result.lost:
@@ -378,15 +389,17 @@ def arena(  # noqa: PLR0913 -- the options of the command
     timeout_s: Timeout = 600.0,
     settings: Settings = None,
     report_path: ReportPath = None,
+    page_path: PagePath = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
-    page_path: PagePath = None,
 ) -> int:
     """Judge anyone's candidates for a folder of problems, time the right ones together, and rank
     them. What has a verdict, or a time, is not asked again."""
-    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
-    check_outputs(output=page_path, report=wanted.report, force=True)
+    wanted = asked(
+        verbose=verbose, quiet=quiet, report=report_path, as_json=as_json, page=page_path
+    )
+    check_outputs(report=wanted.report, page=wanted.page)
     place = output or Path(f"{candidates.resolve().name}_arena")
     overrides = parse_settings(settings)
 
@@ -396,7 +409,13 @@ def arena(  # noqa: PLR0913 -- the options of the command
 
         options = ArenaOptions(device or default_device(), timing, timeout_s, overrides)
         board = run(
-            (problems, candidates), options, place, one_run, jobs=jobs, page=page_path, quiet=quiet
+            (problems, candidates),
+            options,
+            place,
+            one_run,
+            jobs=jobs,
+            page=wanted.page,
+            quiet=quiet,
         )
         for path in board.strangers:
             say(f"fusewright: {path} is left out: its path names no problem.")
@@ -459,7 +478,7 @@ def _timed(
     (candidate,) = candidates
     with wanted.progress() as step:
         timing = measure(problem, candidate, **about, turn=_turn(line), progress=step)
-    return timing_done(timing, wanted.view, str(candidate))
+    return timing_done(timing, wanted.view, str(problem), str(candidate))
 
 
 def _met(
@@ -476,7 +495,7 @@ def _met(
     request = Request(problem.absolute(), candidates[0].absolute(), **about)
     with wanted.progress() as step:
         met = contest(request, {str(path): path for path in candidates}, _turn(line), step)
-    return contest_done(met, wanted.view)
+    return contest_done(met, wanted.view, str(problem))
 
 
 def _judged(wanted: Asked, problem: Path, candidate: Path, options: Mapping[str, Any]) -> Done:
@@ -489,7 +508,7 @@ def _judged(wanted: Asked, problem: Path, candidate: Path, options: Mapping[str,
 
 def _replay(source: Path, case: str, wanted: Asked) -> int:
     check_file(source)
-    check_outputs(source, report=wanted.report)
+    check_outputs(source, report=wanted.report, page=wanted.page)
 
     def work() -> Done:
         from fusewright.judge import replay

@@ -32,8 +32,9 @@ Timeout = Annotated[
     float, typer.Option("--timeout", min=1.0, metavar="S", help="Seconds for one run.")
 ]
 PagePath = Annotated[
-    Path | None, typer.Option("--html", metavar="R.html", help="Write the result as a page.")
+    Path | None, typer.Option("--html", metavar="R.html", help="Write the result as one HTML page.")
 ]
+Sanitize = Annotated[bool, typer.Option("--sanitize", help="Run compute-sanitizer's tools (CUDA).")]
 Turn = Annotated[int | None, typer.Option("--turn", hidden=True)]
 Settings = Annotated[
     list[str] | None,
@@ -196,17 +197,23 @@ def check_file(*paths: Path) -> None:
 
 
 def check_outputs(
-    *inputs: Path, output: Path | None = None, report: Path | None = None, force: bool = False
+    *inputs: Path,
+    output: Path | None = None,
+    report: Path | None = None,
+    page: Path | None = None,
+    force: bool = False,
 ) -> None:
     """What cannot be written is an error before the work, not after it."""
+    if page == STANDARD_OUTPUT:
+        raise BadUsage("--html -: a page is a file; name one, as in --html R.html.")
     output, report = (None if p == STANDARD_OUTPUT else p for p in (output, report))
     taken = {path.resolve() for path in inputs}
-    for path in (output, report):
+    for path in (output, report, page):
         if path is not None and path.resolve() in taken:
             raise BadUsage(f"{path}: this file is used twice in one command; choose another name.")
         if path is not None:
             taken.add(path.resolve())
-            check_writable(path, force=force or path is report)
+            check_writable(path, force=force or path is not output)
 
 
 def check_verify(

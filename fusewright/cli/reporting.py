@@ -17,6 +17,7 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -35,21 +36,24 @@ View = Literal["line", "screen", "full"]
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a command. show: prints it, as was asked for."""
+    """What came of a command. show: prints it, as was asked for.  page: the text of its HTML page,
+    made if asked for; None where the command writes its own."""
 
     report: Report
     code: int
     show: Callable[[Console], None]
+    page: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True)
 class Asked:
     """What of the result goes where. report: a file for the JSON.  as_json: it goes to standard
-    output, too, and nothing else does."""
+    output, too, and nothing else does.  page: a file for the HTML page."""
 
     view: View = "screen"
     report: Path | None = None
     as_json: bool = False
+    page: Path | None = None
 
     def progress(self) -> AbstractContextManager[Callable[[str], None]]:
         """On standard error: on a terminal, or, where it is no terminal, in lines with `-v`."""
@@ -64,29 +68,55 @@ class Asked:
             with _only_the_report() if self.as_json else nullcontext():
                 done = work()
         except FusewrightError as error:
-            self._write(error_report(error))
+            report = error_report(error)
+            self._write(report, partial(problem_page, report, "fusewright: no result"))
             raise
         if not self.as_json:
             done.show(Output(highlight=False))
-        self._write(done.report)
+        self._write(done.report, done.page)
         return done.code
 
-    def _write(self, report: Report) -> None:
+    def _write(self, report: Report, page: Callable[[], str] | None) -> None:
         if self.as_json:
             typer.echo(to_json(report), nl=False)
         if self.report is not None:
             write_atomically(self.report, to_json(report), force=True)
+        if self.page is not None and page is not None:
+            write_atomically(self.page, page(), force=True)
 
 
 def asked(
-    *, verbose: bool, quiet: bool, report: Path | None = None, as_json: bool = False
+    *,
+    verbose: bool,
+    quiet: bool,
+    report: Path | None = None,
+    as_json: bool = False,
+    page: Path | None = None,
 ) -> Asked:
-    """What the options say. Raises BadUsage for two that contradict each other."""
+    """What the options say. Raises BadUsage for two that contradict each other, and where a page is
+    asked for that nothing installed can draw."""
     if verbose and quiet:
         raise BadUsage("-v shows all, and -q one line: give one of the two.")
     if report == STANDARD_OUTPUT:
         report, as_json = None, True
-    return Asked("full" if verbose else "line" if quiet else "screen", report, as_json)
+    if page is not None:
+        from fusewright.html_report.svg_plot import require_plots
+
+        require_plots()
+    return Asked("full" if verbose else "line" if quiet else "screen", report, as_json, page)
+
+
+def problem_page(
+    report: Report, title: str, problem: str = "", candidate: str = "", emitted: str = ""
+) -> str:
+    """The HTML page of a command about one problem. problem, candidate: their files, as named; ""
+    of none.  emitted: the text of the candidate, if that is known."""
+    from fusewright.html_report.problem_page import ProblemPage
+    from fusewright.html_report.render import page_text
+    from fusewright.html_report.texts import text_at
+
+    source, emitted = text_at(problem), emitted or text_at(candidate)
+    return page_text(ProblemPage(report, title, source, emitted).page())
 
 
 def print_lines(lines: Iterable[str | Text], console: Console) -> None:

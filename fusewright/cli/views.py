@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import typer
 from rich.console import Console
 
-from fusewright.cli.reporting import Done, View, print_lines
+from fusewright.cli.reporting import Done, View, print_lines, problem_page
 from fusewright.judge.findings import Verdict
 from fusewright.report.full_view import show_contest, show_outcome, show_timing, show_verdict
 from fusewright.report.one_line import contest_line, outcome_line, timing_line, verdict_line
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fusewright.suite.command import SuiteResult
 
 T = TypeVar("T")
+REPLAYED = "a case of an earlier report"
 
 
 def outcome_done(outcome: OptimizeResult, view: View, text: str | None = None) -> Done:
@@ -42,14 +44,20 @@ def outcome_done(outcome: OptimizeResult, view: View, text: str | None = None) -
     else:
         lines = [outcome_line(outcome)] if view == "line" else outcome_screen(outcome)
         show = partial(print_lines, lines)
-    return Done(outcome_report(outcome), outcome.exit_code, show)
+    return Done(outcome_report(outcome), outcome.exit_code, show, partial(_outcome_page, outcome))
 
 
 def explained_done(outcome: OptimizeResult, view: View) -> Done:
     """Of `explain`: the record, which is as it is on any terminal."""
     record = outcome.decisions.rstrip()
     text = record.splitlines()[0] if view == "line" else record
-    return Done(outcome_report(outcome), 0, partial(_print_text, f"{text}\n"))
+    show = partial(_print_text, f"{text}\n")
+    return Done(outcome_report(outcome), 0, show, partial(_outcome_page, outcome))
+
+
+def _outcome_page(outcome: OptimizeResult) -> str:
+    title = f"{Path(outcome.problem).name} on {outcome.target}"
+    return problem_page(outcome_report(outcome), title, outcome.problem, emitted=outcome.text)
 
 
 def verdict_done(verdict: Verdict, view: View, problem: str = "", candidate: str = "") -> Done:
@@ -60,26 +68,30 @@ def verdict_done(verdict: Verdict, view: View, problem: str = "", candidate: str
         show = partial(print_lines, [verdict_line(verdict, candidate)])
     else:
         show = partial(print_lines, verdict_screen(verdict, problem, candidate))
-    return Done(verdict_report(verdict), verdict.exit_code, show)
+    report, title = verdict_report(verdict), f"{Path(candidate).name} for {Path(problem).name}"
+    page = partial(problem_page, report, title if problem else REPLAYED, problem, candidate)
+    return Done(report, verdict.exit_code, show, page)
 
 
-def timing_done(timing: object, view: View, candidate: str) -> Done:
-    """Of `bench`. candidate: its file, as named."""
+def timing_done(timing: object, view: View, problem: str, candidate: str) -> Done:
+    """Of `bench`. problem, candidate: their files, as named."""
     if view == "full":
         show = partial(_shown, show_timing, timing)
     elif view == "line":
         show = partial(print_lines, [timing_line(timing, candidate)])
     else:
         show = partial(print_lines, timing_screen(timing))
-    return Done(timing_report(timing), 0, show)
+    report, title = timing_report(timing), f"{Path(candidate).name} for {Path(problem).name}"
+    return Done(report, 0, show, partial(problem_page, report, title, problem, candidate))
 
 
-def contest_done(contest: object, view: View) -> Done:
-    """Of `bench` with several candidates; a line is the fastest's."""
+def contest_done(contest: object, view: View, problem: str) -> Done:
+    """Of `bench` with several candidates; a line is the fastest's. problem: its file, as named."""
     show = partial(_shown, show_contest, contest)
     if view == "line":
         show = partial(print_lines, [contest_line(contest)])
-    return Done(timing_report(contest), 0, show)
+    report, title = timing_report(contest), f"candidates for {Path(problem).name}"
+    return Done(report, 0, show, partial(problem_page, report, title, problem))
 
 
 def profile_done(profile: Profile, view: View, candidate: str) -> Done:

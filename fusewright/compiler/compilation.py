@@ -20,10 +20,10 @@ from fusewright.emit.header import ForwardNotes, StepRow
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.asked_size import AskedSize
 from fusewright.frontend.call_origins import source_lines
-from fusewright.frontend.capture import Captured, capture
+from fusewright.frontend.capture import Captured, argument_names, capture
 from fusewright.fusion.batch_counters import move_counters_into_kernels
 from fusewright.fusion.kernel_names import NameRules
-from fusewright.fusion.planner import Plan, plan
+from fusewright.fusion.planner import Plan, Step, plan
 from fusewright.fusion.value_words import value_words
 from fusewright.ir.graph import toposort
 from fusewright.kernels.interface import Condition, Description, MatchContext, StrategyContext
@@ -45,6 +45,7 @@ from fusewright.report.decision_record import (
     notes_of_kernels,
     savings,
 )
+from fusewright.report.model_graph import model_graph
 from fusewright.report.run_report import FusedForward
 from fusewright.report.step_rows import step_rows
 from fusewright.rewrite.algebra_rules import allowed
@@ -125,15 +126,21 @@ class Compilation:
         """The same. function_of: of the emitted file, where this is a part of it."""
         remarks = header_remarks(self.captured, self.plan, self.used)
         tuned = (line.strip() for line in self.tuned.lines) if self.tuned else ()
-        return ForwardNotes(self._rows(function_of), (*remarks, *tuned))
+        rows = tuple(row for row, _ in self._rows(function_of))
+        return ForwardNotes(rows, (*remarks, *tuned))
 
-    def _rows(self, function_of: Mapping[str, str]) -> tuple[StepRow, ...]:
+    def _rows(self, function_of: Mapping[str, str]) -> tuple[tuple[StepRow, tuple[Step, ...]], ...]:
         return step_rows(self.plan, self.layout, self.texts, self.descriptions, function_of)
 
     def told(self, label: str, function_of: Mapping[str, str]) -> FusedForward:
         """The new `forward`, for a report. label: what it is for.  function_of: as `notes_of`."""
         saved = savings(self.captured, self.plan, self.descriptions)
-        return FusedForward(label, self._rows(function_of), saved)
+        rows = self._rows(function_of)
+        told = [steps for _, steps in rows]
+        names = dict(argument_names(self.captured))
+        inputs = [names.get(k, n.op) for k, n in enumerate(self.plan.graph.inputs)]
+        graph = model_graph(self.plan, self.descriptions, told, inputs)
+        return FusedForward(label, tuple(row for row, _ in rows), saved, graph)
 
     def record(self, source: str, function_of: Mapping[str, str] | None = None) -> str:
         """The decision record. function_of: of the emitted file, where this is a part of it."""

@@ -302,7 +302,7 @@ def _outcome(
     """Without a verdict."""
     return OptimizeResult(
         out, file.record, file.reports, None, "", file.degenerate, None, file.parts, need,
-        str(problem.path), machine.name, file.forwards, dict(overrides),
+        str(problem.path), machine.name, file.forwards, dict(overrides), file.text,
     )  # fmt: skip
 
 

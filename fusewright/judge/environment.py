@@ -18,6 +18,7 @@ from fusewright.judge.isolation.library_paths import PACKAGE
 if TYPE_CHECKING:
     from fusewright.judge.session import Session
 
+NO_OUTPUTS: Mapping[int, Mapping[str, float]] = {}
 _TOOLS = ("g++", "ninja", "nvcc", "compute-sanitizer")
 
 
@@ -46,8 +47,11 @@ def describe(session: Session) -> dict[str, object]:
     }
 
 
-def accuracy_table(numbers: Mapping[str, float]) -> dict[str, object]:
-    """The worst of all compared calls: each side's error, and what plain allclose would say."""
+def accuracy_table(
+    numbers: Mapping[str, float], outputs: Mapping[int, Mapping[str, float]] = NO_OUTPUTS
+) -> dict[str, object]:
+    """The worst of all compared calls: each side's error, and what plain allclose would say; of
+    several outputs, by their places, also of each."""
     table: dict[str, object] = {}
     for side in ("candidate", "eager"):
         ending = f"_{side}"
@@ -57,6 +61,9 @@ def accuracy_table(numbers: Mapping[str, float]) -> dict[str, object]:
         if name.startswith("outside_allclose_"):
             verdict = f"fails on {count:.0f} elements" if count else "passes"
             table[f"allclose {name.removeprefix('outside_allclose_')} against eager"] = verdict
+    if len(outputs) > 1:
+        each = {index: accuracy_table(told) for index, told in sorted(outputs.items())}
+        table["outputs"] = {f"output {index}": one for index, one in each.items()}
     return table
 
 

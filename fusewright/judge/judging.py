@@ -209,7 +209,7 @@ class Judging:
             reason=reason,
             checks=session.ledger.rows(),
             findings=session.ledger.findings(),
-            accuracy=accuracy_table(session.numbers),
+            accuracy=accuracy_table(session.numbers, session.output_numbers),
             timing=asdict(timed) if timed else None,
             environment=describe(session) | {"seconds": round(time.monotonic() - self._since, 1)},
             replay=session.replay_data(),

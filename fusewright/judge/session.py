@@ -12,7 +12,7 @@ import importlib.util
 import os
 import secrets
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -82,6 +82,7 @@ class Session(Workers):
         self._leaving: list[Worker] = []
         self.left_out: list[str] = []
         self.numbers: dict[str, float] = {}
+        self.output_numbers: defaultdict[int, dict[str, float]] = defaultdict(dict)  # of each
         self.compared = 0
         self.counts: Mapping[str, Any] = {}
         self.asked: dict[str, list[str]] = {}  # experiment -> names of its cases
@@ -522,8 +523,11 @@ class Session(Workers):
     def _summarize(self) -> None:
         """What a trusted worker has seen, beside what those before it have."""
         summary = self.ask_reference(do="summary", lab="problem")
-        for name, value in summary["accuracy"].items():
-            self.numbers[name] = max(value, self.numbers.get(name, value))
+        of_all = self.numbers, summary["accuracy"]
+        of_each = ((self.output_numbers[index], told) for index, told in summary["outputs"])
+        for numbers, told in (of_all, *of_each):
+            for name, value in told.items():
+                numbers[name] = max(value, numbers.get(name, value))
         self.compared += int(summary["compared"])
 
     def account(self) -> None:

@@ -30,7 +30,11 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
     for row in verdict.checks:
         outcome = Text(f"{row.outcome:<5}", style=STYLES[row.outcome])
         console.print(outcome + Text(f"{row.check:<16} {row.evidence}"), soft_wrap=True)
-    for name, value in verdict.accuracy.items():
+    outputs = _table(verdict.accuracy.get("outputs"))
+    of_each = ((f"{place}, {name}", told) for place, one in outputs.items()
+               for name, told in one.items())  # fmt: skip
+    of_all = ((name, told) for name, told in verdict.accuracy.items() if name != "outputs")
+    for name, value in (*of_all, *of_each):
         console.print(Text(f"     {name}: {_inline(value)}"), soft_wrap=True)
     _show_word(console, verdict.verdict, verdict.reason)
     if verdict.timing is not None:

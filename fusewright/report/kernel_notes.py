@@ -61,7 +61,7 @@ def kernel_notes(
     name: str, amount: str, predicted: str, lines: Iterable[str], strategy: Iterable[str]
 ) -> tuple[str, ...]:
     """The comment above a kernel. lines: of the model's file, as they stand there."""
-    said = [shown for line in dict.fromkeys(lines) if (shown := _shown(line))]
+    said = [shown for line in dict.fromkeys(lines) if (shown := shown_line(line))]
     more = [f"{len(said) - MOST} more lines"] * (len(said) > MOST)
     how = [part for line in strategy for part in textwrap.wrap(line, WIDTH - len(MORE))]
     return (
@@ -71,7 +71,7 @@ def kernel_notes(
     )
 
 
-def _shown(line: str) -> str:
+def shown_line(line: str) -> str:
     """A line of Python as a comment of C++ inside a string of Python can hold it."""
     plain = line.strip().encode("ascii", "replace").decode()
     return textwrap.shorten(plain.replace('"""', "'''").rstrip("\\"), WIDTH, placeholder=" ...")
@@ -94,8 +94,7 @@ def emitted_kernels(text: str, name: str) -> tuple[EmittedKernel, ...]:
         raise BadUsage(f"{name}: line {error.lineno}: this is no Python: {error.msg}.") from error
     values = dict(_constants(tree))
     table = values.get(TABLE, {})
-    texts = [value for value in values.values() if isinstance(value, str)]
-    found = tuple(kernel for value in texts for kernel in _kernels(value))
+    found = _kernels_of(values)
     listed = [*table] if isinstance(table, dict) else []
     if sorted(kernel.name for kernel in found) != sorted(listed):
         raise BadUsage(
@@ -103,6 +102,20 @@ def emitted_kernels(text: str, name: str) -> tuple[EmittedKernel, ...]:
             f"speak of {', '.join(k.name for k in found) or 'none'}. Write the file again."
         )
     return found
+
+
+def kernels_in(text: str) -> tuple[EmittedKernel, ...]:
+    """The kernels of any text of Python, as that of the classes of a module; none of another."""
+    try:
+        return _kernels_of(dict(_constants(ast.parse(text))))
+    except (SyntaxError, ValueError):
+        return ()
+
+
+def _kernels_of(values: Mapping[str, object]) -> tuple[EmittedKernel, ...]:
+    """values: the names at the top level that begin as ours do."""
+    texts = [value for value in values.values() if isinstance(value, str)]
+    return tuple(kernel for value in texts for kernel in _kernels(value))
 
 
 def _is_ours(text: str) -> bool:

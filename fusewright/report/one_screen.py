@@ -40,7 +40,7 @@ def outcome_screen(outcome: OptimizeResult) -> list[Text]:
     """What `optimize` made."""
     verdict = outcome.verdict
     speed = speed_of(verdict.timing, _fused_s(outcome)) if verdict else None
-    lines = _headline(verdict, speed, outcome.why_not)
+    lines = _wrapped(headline(verdict, speed, outcome.why_not))
     lines += ["", *fused_lines(outcome)]
     if verdict is not None:
         lines += ["", *_right_or_not(verdict)]
@@ -54,7 +54,7 @@ def outcome_screen(outcome: OptimizeResult) -> list[Text]:
 def verdict_screen(verdict: Verdict, problem: str, candidate: str) -> list[Text]:
     """What `judge` found. problem, candidate: their files, as named."""
     speed = speed_of(verdict.timing)
-    lines = [*_headline(verdict, speed), "", *_right_or_not(verdict)]
+    lines = [*_wrapped(headline(verdict, speed)), "", *_right_or_not(verdict)]
     lines += ["", *_speed(speed)] * (verdict.verdict == "verified")
     if verdict.verdict == "refuted" and verdict.replay.get("cases"):
         asked = f"fusewright judge {problem} {candidate} --report R.json"
@@ -69,8 +69,8 @@ def timing_screen(timing: object) -> list[Text]:
     if speed is None:
         return [Text("nothing was timed")]
     side = speed.main
-    headline = _compared(side, "timed, not judged: ") if side else "timed, not judged"
-    return [_styled(line) for line in [headline, "", *_table(speed), *_missing(speed)]]
+    first = _compared(side, "timed, not judged: ") if side else "timed, not judged"
+    return [_styled(line) for line in [first, "", *_table(speed), *_missing(speed)]]
 
 
 def _styled(line: str) -> Text:
@@ -107,19 +107,20 @@ def _copied(label: str, texts: Iterable[tuple[str, str]]) -> list[str]:
 # ---- the verdict and the speed -------------------------------------------------------------------
 
 
-def _headline(verdict: Verdict | None, speed: Speed | None, why_not: str = "") -> list[str]:
+def headline(verdict: Verdict | None, speed: Speed | None, why_not: str = "") -> str:
+    """The verdict and the speed in one sentence. why_not: where there is no verdict."""
     if verdict is None:
-        return _wrapped(f"not-verified: {why_not}")
+        return f"not-verified: {why_not}"
     if verdict.verdict == "refuted":
         failed = [row for row in verdict.checks if row.outcome == "fail"]
         asked = [row for row in verdict.checks if CHECKS[row.check].when != "note"]
         how = f"it fails {len(failed)} of {len(asked)} checks" if failed else verdict.reason
-        return _wrapped(f"refuted: {how}; do not use it")
+        return f"refuted: {how}; do not use it"
     if verdict.verdict == "not-verified":
-        return _wrapped(f"not-verified: {_plain_words(verdict.reason)}")
+        return f"not-verified: {plain_words(verdict.reason)}"
     if speed is None or speed.main is None:
-        return ["verified: right; not timed"]
-    return _wrapped(_compared(speed.main, "verified: right"))
+        return "verified: right; not timed"
+    return _compared(speed.main, "verified: right")
 
 
 def _compared(side: SideSpeed, begin: str) -> str:
@@ -291,7 +292,7 @@ def _broken(failed: Sequence[Row], verdict: Verdict) -> list[str]:
     """Of each check that failed: what should be so, and what was found."""
     lines = ["Wrong"]
     for row in failed[:MOST_FAILED]:
-        found = _wrapped(f"found: {_plain_words(row.evidence)}", "    ", "    ")
+        found = _wrapped(f"found: {plain_words(row.evidence)}", "    ", "    ")
         more = [f"    ... {ALL}"] * (len(found) > FAILED_LINES)
         promised = _wrapped(f"promised: {CHECKS[row.check].promise}", "    ", "    ")
         lines += [f"  {row.check}", *promised, *found[:FAILED_LINES], *more]
@@ -300,7 +301,7 @@ def _broken(failed: Sequence[Row], verdict: Verdict) -> list[str]:
     return [*lines, f"  {_checks(verdict)}"]
 
 
-def _plain_words(text: str) -> str:
+def plain_words(text: str) -> str:
     for own, plain in UNITS.items():
         text = text.replace(own, plain)
     return text

@@ -4,9 +4,12 @@ The report of every command has the same keys:
     verdict      "verified", "refuted" or "not-verified"; `reason` says why in one sentence
     findings     [{check, detail}]: what failed, and what a reader should know
     kernels      [{name, kind, operators, bytes, flops, predicted_s}]
-    forwards     [{label, rows, savings}]: of each new `forward` its steps, by the names and lines
-                 of the user's file, and what a call moves; empty for other commands than `optimize`
-                 and `explain`
+    forwards     [{label, rows, savings, graph}]: of each new `forward` its steps, by the names and
+                 lines of the user's file, what a call moves, and the graph of the model with the
+                 step that computes each node; empty for other commands than `optimize` and
+                 `explain`
+    problem      the problem file, as named; of the same two, else null
+    target       the name of what the file is for; of the same two, else null
     decisions    the decision record as text, of `optimize` and `explain`; else null
     path         the written file; null for other commands, and where nothing was written
     degenerate   whether no output depends on the inputs
@@ -16,7 +19,8 @@ The report of every command has the same keys:
     need         {host, gpu}: bytes of memory that optimizing and judging take at most, as estimated
                  before; null for other commands
     checks       [{check, outcome, evidence, cases}]: one row for each check
-    accuracy     the candidate's and eager's error against float64
+    accuracy     the candidate's and eager's error against float64; of several outputs, as
+                 `outputs`, also of each
     timing       {sides: {name: {p50_s, ...}}, ratios: {baseline: {median, low, high, claim}}, ...}
     profile      {device, sides: [{name, call_us, profiled_us, busy_us, between_us, unaccounted_us,
                  calls, rows, note}], missing}, of `profile`; null for other commands. A row is a
@@ -74,6 +78,35 @@ class Savings:
 
 
 @dataclass(frozen=True)
+class GraphNode:
+    """What one place of the model computes in one step, or an input.
+
+    name: of the place, as `self.fc1`, or of the input.  line: of the user's file; None: not known.
+    operators: those of the step that belong to it.  shape: of what it gives.  step: which one
+    computes it; None of an input.  reads: the nodes whose results it takes, by their places in
+    the graph, all before its own.
+    """
+
+    name: str
+    line: int | None
+    operators: tuple[str, ...]
+    shape: str
+    step: int | None
+    reads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """nodes: arguments first.  steps: of a call, in their order.  row_of: of each step, the row of
+    its `FusedForward` that tells of it.  outputs: the nodes that the model returns."""
+
+    nodes: tuple[GraphNode, ...]
+    steps: tuple[StepReport, ...]
+    row_of: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class FusedForward:
     """One new `forward`. label: what it is for, "" where there is one.  rows: its steps, with those
     of equal blocks together, by the names and lines of the user's file."""
@@ -81,6 +114,7 @@ class FusedForward:
     label: str
     rows: tuple[StepRow, ...]
     savings: Savings
+    graph: ModelGraph
 
 
 @dataclass(frozen=True)
@@ -88,7 +122,7 @@ class OptimizeResult:
     """What `optimize` made; without a verdict, `why_not` says why this machine cannot give one.
 
     problem: the file as named.  target: its name.  forwards: empty where the model stays as it was.
-    overrides: of the problem's constants.
+    overrides: of the problem's constants.  text: of the file, which no report has.
     """
 
     path: Path
@@ -104,6 +138,7 @@ class OptimizeResult:
     target: str = ""
     forwards: tuple[FusedForward, ...] = ()
     overrides: Mapping[str, str] = field(default_factory=dict)
+    text: str = field(default="", repr=False)
 
     @property
     def exit_code(self) -> int:
@@ -114,6 +149,7 @@ def verdict_report(verdict: Verdict, kernels: tuple[StepReport, ...] = ()) -> Re
     report = {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
     report["environment"] = {**environment(), **verdict.environment}
     own = {"degenerate": False, "tuning": None, "parts": None, "need": None, "profile": None}
+    own |= {"problem": None, "target": None}
     return {**report, "kernels": kernels, "forwards": (), "path": None, "decisions": None, **own}
 
 
@@ -129,6 +165,8 @@ def outcome_report(outcome: OptimizeResult) -> Report:
         "parts": outcome.parts,
         "need": outcome.need,
         "forwards": outcome.forwards,
+        "problem": outcome.problem or None,
+        "target": outcome.target or None,
         "decisions": outcome.decisions,
         "path": None if outcome.path == STANDARD_OUTPUT else outcome.path,
     }

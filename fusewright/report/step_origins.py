@@ -71,14 +71,19 @@ def places_of(steps: Sequence[Step], graph: Graph, calls: Calls) -> tuple[str, .
 
 def _place(same: Sequence[Origin], calls: Calls) -> str:
     """That of origins that are the same but for numbers."""
+    line = same[0].line
+    return f"{place_name(same, calls)}{'' if line is None else f' (line {line})'}"
+
+
+def place_name(same: Sequence[Origin], calls: Calls) -> str:
+    """The same without the line: `self.fc1`, or what is called."""
     first = same[0]
-    line = "" if first.line is None else f" (line {first.line})"
     if not first.module:
-        return f"{first.call}{line}"
+        return first.call
     columns = zip(*(origin.module.split(".") for origin in same), strict=True)
     module = f"self{''.join(map(_part, columns))}"
     is_call = all(len(calls[origin.module]) == 1 for origin in same)
-    return f"{module}{line}" if is_call else f"{first.call} in {module}{line}"
+    return module if is_call else f"{first.call} in {module}"
 
 
 def _part(names: Sequence[str]) -> str:

@@ -29,9 +29,12 @@ def step_rows(
     texts: Sequence[KernelText],
     descriptions: Mapping[str, Description],
     function_of: Mapping[str, str],
-) -> tuple[StepRow, ...]:
-    """descriptions: of the kernels, by name.  function_of: of each kernel the function that runs
-    it, which equal ones share."""
+) -> tuple[tuple[StepRow, tuple[Step, ...]], ...]:
+    """Each row, and the steps that it tells of.
+
+    descriptions: of the kernels, by name.  function_of: of each kernel the function that runs it,
+    which equal ones share.
+    """
     reasons, results = reasons_of(plan, layout, descriptions), results_of_calls(plan)
     printed = {text.name: text for text in texts}
 
@@ -48,10 +51,13 @@ def step_rows(
     told = ((s, _of_any_block(rows[id(s)])) for s in plan.steps if id(s) in rows)
     calls = calls_of_modules(plan.graph.origins.values())
     return tuple(
-        replace(
-            _common_row([rows[id(step)] for step in steps]),
-            places=places_of(steps, plan.graph, calls),
-            times=len(steps),
+        (
+            replace(
+                _common_row([rows[id(step)] for step in steps]),
+                places=places_of(steps, plan.graph, calls),
+                times=len(steps),
+            ),
+            tuple(steps),
         )
         for steps in of_equal_blocks(told, plan.graph).values()
     )

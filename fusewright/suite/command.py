@@ -13,13 +13,15 @@ from rich.console import Console
 
 from fusewright.common.atomic_write import write_atomically
 from fusewright.common.progress import bar
+from fusewright.html_report.render import page_text
 from fusewright.report.amounts import tally
 from fusewright.report.run_report import Report
 from fusewright.report.speed import EAGER
+from fusewright.suite.pages import links_from, suite_page, write_problem_pages
 from fusewright.suite.process_runner import Program
 from fusewright.suite.row import SuiteRow, Totals, geometric_mean, totals
 from fusewright.suite.run_all import SuiteOptions, Watch, find_problems, run_all
-from fusewright.suite.table import page_text, suite_report
+from fusewright.suite.table import suite_report
 
 
 @dataclass(frozen=True)
@@ -65,5 +67,7 @@ def suite(  # noqa: PLR0913 -- the options of `fusewright suite`
     summed = totals(results)
     about = {"folder": str(folder), "jobs": jobs} | asdict(options)
     if page is not None:
-        write_atomically(page, page_text(results, summed, about), force=True)
+        links = links_from(page, write_problem_pages(problems, results, output))
+        text = page_text(suite_page(results, summed, about, links))
+        write_atomically(page, text, force=True)
     return SuiteResult(results, summed, suite_report(results, summed, about), lost)

@@ -1,15 +1,13 @@
-"""Results of a suite -> the table and the totals on a terminal, the JSON report, one HTML page.
+"""Results of a suite -> the table and the totals on a terminal, and the JSON report.
 
-All three show the same rows in the same order, so that a number is found again in each of them.
+Both show the same rows in the same order, so that a number is found again in each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
 from rich.console import Console
 from rich.text import Text
 
@@ -122,18 +120,6 @@ def suite_report(
     """What --report writes."""
     rows = [asdict(result) for result in results]
     return {"rows": rows, "totals": totals, "environment": {**environment(), **about}}
-
-
-def page_text(results: Sequence[SuiteRow], totals: Totals, about: Mapping[str, object]) -> str:
-    """One HTML page that needs nothing else."""
-    template = Path(__file__).with_name("page.html.jinja").read_text(encoding="utf-8")
-    text = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return text.from_string(template).render(
-        columns=COLUMNS,
-        rows=[(result, cells(result)) for result in results],
-        totals=total_lines(totals),
-        environment=environment() | {name: str(value) for name, value in about.items()},
-    )
 
 
 def _error(value: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -168,16 +169,34 @@ def test_a_module_in_parts_tells_what_is_left() -> None:
     assert about.explain().startswith("Routed on cpu: 3 submodules fused")
     assert {*about.status()} == {"FusedBlock", "FusedSequential"}
     html = about._repr_html_()
-    assert "FusedBlock: first, second" in html
-    assert "<li>left as written: the model" in html
+    assert "FusedBlock is first, second" in html
+    assert "left as written: the model" in html
 
 
-def test_the_table_for_notebooks() -> None:
+def test_the_blocks_for_notebooks() -> None:
     _, fused = optimized("Block")
     html = fused._repr_html_()
-    for words in ("<code>norm_mul_add_relu</code>", "<i>PyTorch</i>", "in train mode", "<pre>"):
-        assert words in html
+    for words in ("<code>norm_mul_add_relu</code>", "PyTorch's", "in train mode", "<pre>"):
+        assert words in html.replace("&#39;", "'")
     assert "self.norm (line" in html
+    assert html.count('<svg class="graph"') == 2, "of each mode"
+    assert "struct" in html
+    assert "norm_mul_add_relu</span> {" in html or "norm_mul_add_relu {" in html
+    assert re.search(r'<a href="#(fusewright-\w{8}-kernel-1)">', html)
+    _, other = optimized("Tied")
+    anchors = [set(re.findall(r'id="([^"]+)"', text)) for text in (html, other._repr_html_())]
+    assert all(anchors)
+    assert not anchors[0] & anchors[1], "two outputs of one notebook"
+
+
+def test_a_notebooks_own_styles_are_left_alone() -> None:
+    _, fused = optimized("Block")
+    for style in re.findall(r"<style>(.*?)</style>", fused._repr_html_(), re.DOTALL):
+        plain = re.sub(r"@media[^{]*\{", "", re.sub(r"/\*.*?\*/", "", style))
+        selectors = re.findall(r"([^{}]+)\{", plain)
+        assert len(selectors) > 30
+        own = [one for text in selectors for one in text.split(",")]
+        assert all(one.strip().startswith(".fusewright") for one in own)
 
 
 def test_what_a_model_says_is_text_in_html() -> None:
@@ -191,7 +210,7 @@ def test_what_a_model_says_is_text_in_html() -> None:
     Odd.__name__ = "<b>Odd"
     html = fusewright.optimize(Odd(), X)._repr_html_()  # type: ignore[operator]
     assert "<b>Odd" not in html
-    assert "<script>" not in html
+    assert "<script" not in html
     assert "&lt;script&gt;&amp;" in html
 
 

@@ -18,6 +18,7 @@ ASKS = {
     "__init__": "`fusewright.judge` and its verdict are exports",
     "report": "a report holds findings",
     "profiling": "what is profiled runs in processes of the judge's, in turns as of `bench`",
+    "html_report": "a page shows each check with its promise",
     "compiler": "what was written is judged, by processes that start early",
     "suite": "rows hold findings; its judges start before the first problem",
     "arena": "its rows hold verdicts, and times of one run",

@@ -19,7 +19,8 @@ from tests.support.source import PACKAGE, Source, made_up
 # up when a user asks for one.
 LAYERS = (
     "__init__", "errors", "common", "judge", "ir", "targets", "frontend", "rewrite", "fusion",
-    "loopnest", "codegen", "kernels", "emit", "build", "report", "profiling", "tune", "compiler",
+    "loopnest", "codegen", "kernels", "emit", "build", "report", "profiling", "html_report", "tune",
+    "compiler",
     "api", "backend", "suite", "arena", "mcp_server", "doctor", "cli",
     "__main__",
 )  # fmt: skip

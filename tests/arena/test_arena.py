@@ -92,7 +92,9 @@ def test_the_right_ones_are_ranked(tmp_path: Path, capsys: pytest.CaptureFixture
     )
     page = (tmp_path / "r.html").read_text()
     assert page.index("<h2>norm</h2>") < page.index("<h2>softmax</h2>")
-    assert '<td class="name refuted">refuted</td>' in page
+    assert '<td class="bad">refuted</td>' in page
+    assert page.count("<svg ") == 2, "the ratios of each problem"
+    assert not re.search(r"(src|href)\s*=\s*[\"'](?!#|data:,)|@import|https?:", page)
 
 
 def test_nothing_is_judged_or_timed_twice(tmp_path: Path) -> None:

@@ -394,6 +394,13 @@ USAGE = {
     "suite sub": "no problem file",
     "suite absent": "no such folder",
     "suite . --html absent/r.html": "does not exist",
+    "optimize problem.py --html absent/r.html": "does not exist",
+    "explain problem.py --html -": "a page is a file",
+    "optimize problem.py --report r.x --html r.x": "used twice",
+    "explain problem.py --html problem.py": "used twice",
+    "judge problem.py candidate.py --html candidate.py": "used twice",
+    "bench problem.py candidate.py --html .": "this is a folder",
+    "judge --replay old.json --case 3 --html old.json": "used twice",
     "improve problem.py": "improve",
 }
 
@@ -488,6 +495,53 @@ def test_the_report_cannot_be_written_in_the_end(
     assert "No space left" in capsys.readouterr().err
 
 
+PAGES = {
+    "optimize problem.py": "problem.py on cpu",
+    "explain problem.py": "problem.py on cpu",
+    "judge problem.py candidate.py": "candidate.py for problem.py",
+    "bench problem.py candidate.py": "candidate.py for problem.py",
+}
+
+
+@pytest.mark.parametrize("arguments", PAGES)
+def test_a_page_of_each_command(stages: Stages, files: Path, arguments: str) -> None:
+    kernels = (StepReport("relu_add", "fused", ("relu", "add"), 256, 64),)
+    if arguments.startswith(("optimize", "explain")):
+        stages.result = OptimizeResult(
+            Path("out.py"), "relu and add share relu_add", kernels, VERIFIED, "",
+            problem="problem.py", target="cpu",
+        )  # fmt: skip
+    assert run(*arguments.split(), "--html", "r.html", "-q") == 0
+    page = (files / "r.html").read_text(encoding="utf-8")
+    assert f"<h1>{PAGES[arguments]}</h1>" in page
+    judged = not arguments.startswith("bench")
+    assert ('<p class="value">verified</p>' in page) is judged
+    timed = arguments.startswith("bench")
+    assert ("1 ms" in page) is timed, "the candidate's time, where it was taken"
+
+
+def test_a_failure_replaces_the_old_page(stages: Stages, files: Path) -> None:
+    (files / "r.html").write_text("verified")
+    stages.result = BuildFailed("g++ <says> no")
+    assert run("optimize", "problem.py", "--html", "r.html") == 3
+    page = (files / "r.html").read_text(encoding="utf-8")
+    assert "not-verified: g++ &lt;says&gt; no" in page
+    assert ">verified<" not in page
+
+
+def test_a_page_needs_the_library_that_plots(
+    stages: Stages,
+    files: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run("optimize", "problem.py", "--html", "r.html") == 2
+    assert "pip install 'fusewright[report]'" in capsys.readouterr().err
+    assert stages.calls == []
+    assert not (files / "r.html").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["explain", "optimize"])
 def test_the_reader_of_the_output_leaves(tmp_path: Path, command: str) -> None:
@@ -523,6 +577,7 @@ def test_help_waits_for_nothing() -> None:
         "print(*(name for name in sys.modules if name.startswith(tuple(sys.argv[1:]))))"
     )
     late = ("torch", "jinja2", "mcp", "psutil", "fusewright.suite", "fusewright.arena")
+    late += ("fusewright.html_report", "matplotlib", "pygments.lexers")
     late += ("fusewright.doctor", "fusewright.mcp_server", "fusewright.report.decision_diff")
     late += ("fusewright.profiling",)
     command = [sys.executable, "-c", program, *late]

@@ -23,10 +23,11 @@ from fusewright.report.one_screen import (
     timing_screen,
     verdict_screen,
 )
-from fusewright.report.run_report import FusedForward, OptimizeResult, Savings
+from fusewright.report.run_report import FusedForward, ModelGraph, OptimizeResult, Savings
 from fusewright.report.speed import speed_of
 from tests.support.folders import ROOT
 
+NO_GRAPH = ModelGraph((), (), (), ())
 # Words of the program's own, which mean nothing to who has not read its source.
 PRIVATE = re.compile(
     r"\b(null|kappa|believed|floor_s|resolution_s|products_s|first_s|calls_per_turn|rel_l2|rms|ulp|"
@@ -130,7 +131,7 @@ def made(*rows: StepRow, **others: object) -> OptimizeResult:
     saved = Savings(5, 27_600_000, 0.006, 2, 20_300_000, 0.0009)
     outcome = OptimizeResult(
         Path("out/model_fused.py"), "the record", (), GOOD, "", problem="some/model.py",
-        target="cpu", forwards=(FusedForward("", rows, saved),),
+        target="cpu", forwards=(FusedForward("", rows, saved, NO_GRAPH),),
     )  # fmt: skip
     return replace(outcome, **others)  # type: ignore[arg-type]
 

@@ -27,7 +27,6 @@ from fusewright.suite import process_runner
 from fusewright.suite.results_db import ResultsDb
 from fusewright.suite.row import SuiteRow, kept_row, totals
 from fusewright.suite.run_all import SuiteOptions
-from fusewright.suite.table import page_text
 from tests.support.folders import PROBLEMS, ROOT
 from tests.support.suite_stand_in import stand_in as stand_in_for_optimize
 
@@ -190,6 +189,24 @@ def test_resume_does_nothing_twice(tmp_path: Path) -> None:
     assert len(journal(place)) == 7, "other options are another question"
     run(place, "--no-timing")
     assert len(journal(place)) == 10, "without --resume everything is run"
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_the_page_leads_to_a_page_of_each_problem(tmp_path: Path) -> None:
+    """However its run has ended, and also where --resume runs nothing."""
+    ends = {"good": "good", "nets/crash": "crash", "refuted": "refuted", "unusable": "unusable"}
+    place, page = folder(tmp_path, **ends), tmp_path / "pages" / "all.html"
+    page.parent.mkdir()
+    for more in ((), ("--resume",)):
+        page.unlink(missing_ok=True)
+        run(place, "--html", str(page), *more)
+        links = re.findall(r'<a href="([^"#]+)">([^<]+)</a>', page.read_text(encoding="utf-8"))
+        assert {name for _, name in links} == ends.keys()
+        texts = {name: (page.parent / link).read_text(encoding="utf-8") for link, name in links}
+        assert "SIGSEGV" in texts["nets/crash"]
+        assert '<p class="value">refuted</p>' in texts["refuted"]
+        assert "2.00x as fast as eager" in texts["good"]
+    assert len(journal(place)) == len(ends)
 
 
 @pytest.mark.slow
@@ -549,16 +566,6 @@ def test_degenerate_is_no_success() -> None:
     assert row.word == "verified (degenerate)"
     assert totals([row]).means == {}
     assert totals([row]).faster["eager"] == 0
-
-
-@pytest.mark.slow
-def test_the_page_is_one_file_and_escapes(tmp_path: Path) -> None:
-    rows = [SuiteRow("<b>", "refuted", "a < b"), SuiteRow("fine", "verified", "all passed")]
-    text = page_text(rows, totals(rows), {"folder": "zoo"})
-    assert "<b>" not in text
-    assert text.count("&lt;b&gt;") == 2, "in the table and among those that are not verified"
-    assert "fine" in text
-    assert not re.search(r"(src|href)\s*=|@import|https?:", text)
 
 
 @pytest.mark.slow

@@ -29,6 +29,13 @@ REPORT: dict[str, Any] = {
     "accuracy": {"candidate": {"rel_l2": 1e-7}, "eager": {"rel_l2": 2e-7}},
     "timing": None,
     "degenerate": False,
+    "checks": [{"check": "values", "outcome": "pass", "evidence": "5 draws", "cases": 5}],
+    "forwards": [],
+    "parts": None,
+    "decisions": None,
+    "environment": {},
+    "path": None,
+    "target": None,
 }
 RATIO = {"median": 2.0, "low": 1.5, "high": 2.5, "claim": "faster"}
 TIMING = {

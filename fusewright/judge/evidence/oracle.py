@@ -11,7 +11,7 @@ import hashlib
 import math
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -147,6 +147,7 @@ class Oracle:
         self._rebound: set[str] = set()  # buffers for which a call has bound other tensors
         self.placing = Placing()  # whether its runs need a default device
         self.accuracy_numbers: dict[str, float] = {}
+        self.output_numbers: defaultdict[int, dict[str, float]] = defaultdict(dict)  # of each
         self.calls_compared = 0
         self.weak: list[str] = []
         self._own_values: list[object] | None = []  # one draw, and what is expected for it

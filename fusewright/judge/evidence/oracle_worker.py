@@ -266,7 +266,10 @@ class Bench:
 
     def do_summary(self, message: Message) -> Message:
         lab = self._labs[message["lab"]]
-        return {"accuracy": lab.accuracy_numbers, "compared": lab.calls_compared}
+        outputs = sorted(lab.output_numbers.items())
+        return {
+            "accuracy": lab.accuracy_numbers, "outputs": outputs, "compared": lab.calls_compared
+        }  # fmt: skip
 
     def do_costs(self, _: Message) -> Message:
         """Runs of the reference, and the most memory that all of this has taken."""

@@ -334,7 +334,7 @@ class Trial:
             if compared.check == "values" and not self.reports_to:
                 self.fail("accuracy", f"output {index}: {compared.detail}")
         if full:
-            self._keep_numbers(compared)
+            self._keep_numbers(index, compared)
         return True
 
     def _compare_freely(
@@ -397,16 +397,16 @@ class Trial:
             noise=lambda: some.noise()[index],
         )  # fmt: skip
         if compared.passed and full:
-            self._keep_numbers(compared)
+            self._keep_numbers(index, compared)
         return compared.passed
 
-    def _keep_numbers(self, compared: contract.Comparison) -> None:
-        """For the report: the worst of all fresh draws."""
+    def _keep_numbers(self, index: int, compared: contract.Comparison) -> None:
+        """For the report: the worst of all fresh draws, of all outputs and of this one."""
         if compared.passed and compared.more_accurate:
             self.say("more-accurate", "note", "less than half of eager's error on fresh inputs")
         for name, value in compared.numbers.items():
-            worst = self.lab.accuracy_numbers.get(name, value)
-            self.lab.accuracy_numbers[name] = max(worst, value)
+            for numbers in (self.lab.accuracy_numbers, self.lab.output_numbers[index]):
+                numbers[name] = max(numbers.get(name, value), value)
 
     def _positions(
         self, index: int, output: Tensor, expected: Expected
