@@ -13,6 +13,7 @@ from fusewright.cli.options import (
     AsJson,
     BudgetTime,
     Device,
+    PagePath,
     ProblemPath,
     Quiet,
     ReportPath,
@@ -54,17 +55,20 @@ def profile(  # noqa: PLR0913 -- the options of the command
         typer.Option(metavar="T.json", help="Write every call as a trace for Chrome or Perfetto."),
     ] = None,
     report_path: ReportPath = None,
+    page_path: PagePath = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> int:
     """Say where the time of a call goes, of a candidate, eager and torch.compile: kernel by kernel,
     with what each moves, how near it is to the roofline, and the gaps between them."""
-    wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
+    wanted = asked(
+        verbose=verbose, quiet=quiet, report=report_path, as_json=as_json, page=page_path
+    )
     if trace == STANDARD_OUTPUT:
         raise BadUsage("--trace -: viewers of traces open files. Name one, as in --trace t.json.")
     files = [problem, *([candidate] if candidate else [])]
-    check_outputs(*files, output=trace, report=wanted.report, force=True)
+    check_outputs(*files, output=trace, report=wanted.report, page=wanted.page, force=True)
     check_file(*files)
     names = parse_names("--against", against, PROFILED)
     if candidate is None and not names:
@@ -92,4 +96,4 @@ def _profiled(
         found = measure(problem, candidate, **about, progress=step)  # type: ignore[arg-type]
     if trace is not None:
         write_atomically(trace, chrome_trace(found.calls), force=True)
-    return profile_done(found.profile, wanted.view, str(candidate or ""))
+    return profile_done(found.profile, wanted.view, str(problem), str(candidate or ""))

@@ -94,15 +94,17 @@ def contest_done(contest: object, view: View, problem: str) -> Done:
     return Done(report, 0, show, partial(problem_page, report, title, problem))
 
 
-def profile_done(profile: Profile, view: View, candidate: str) -> Done:
-    """Of `profile`. candidate: its file, as named; "" for none."""
+def profile_done(profile: Profile, view: View, problem: str, candidate: str) -> Done:
+    """Of `profile`. problem, candidate: their files, as named; "" for no candidate."""
     from fusewright.profiling.profile_text import profile_full, profile_line, profile_screen
 
     if view == "line":
         lines = [profile_line(profile, candidate)]
     else:
         lines = profile_full(profile) if view == "full" else profile_screen(profile)
-    return Done(profile_report(profile), 0, partial(print_lines, lines))
+    report, names = profile_report(profile), [Path(name).name for name in (candidate, problem)]
+    page = partial(problem_page, report, " for ".join(filter(None, names)), problem, candidate)
+    return Done(report, 0, partial(print_lines, lines), page)
 
 
 def arena_done(board: Board, view: View) -> Done:

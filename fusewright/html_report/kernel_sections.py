@@ -141,7 +141,7 @@ def _blocks(known: KernelsKnown) -> Iterator[KernelBlock]:
             yield _block(known, numbers[name], name, ", ".join(row["places"]), facts, source, code)
     for name, kernel in emitted.items():
         if name not in told:
-            facts = tuple(_emitted_facts(kernel))
+            facts = tuple(_emitted_facts(kernel, known.measured.get(name)))
             source = _source("", (), kernel)
             yield _block(known, numbers[name], name, "", facts, source, kernel.text)
 
@@ -177,12 +177,13 @@ def _operations(step: Mapping[str, Any]) -> str:
     return f"{flops_text(step['flops'])}{each}"
 
 
-def _emitted_facts(kernel: EmittedKernel) -> Iterator[tuple[str, str]]:
-    """As its own file says."""
+def _emitted_facts(kernel: EmittedKernel, us: float | None) -> Iterator[tuple[str, str]]:
+    """As its own file says. us: measured microseconds, where there are any."""
     yield "computes", kernel.computes.replace("->", "→")
     yield "bytes", kernel.bytes
     yield "operations", kernel.flops
-    yield "time", f"{kernel.predicted}, predicted"
+    time = f"{kernel.predicted}, predicted"
+    yield "time", time if us is None else f"{time_text(us * 1e-6)}, measured; {time}"
     if kernel.strategy:
         yield "how", "; ".join(kernel.strategy)
 

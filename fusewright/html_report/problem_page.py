@@ -28,7 +28,13 @@ from fusewright.html_report.page import (
 )
 from fusewright.html_report.ratios_plot import NamedRatio, ratios_plot
 from fusewright.judge.findings import CHECKS, Row, Verdict
-from fusewright.report.amounts import bytes_text, counted, seconds_text, times_text
+from fusewright.report.amounts import (
+    bytes_text,
+    counted,
+    seconds_text,
+    time_text,
+    times_text,
+)
 from fusewright.report.one_screen import DEGENERATE, headline, plain_words
 from fusewright.report.run_report import Report, plain
 from fusewright.report.speed import CANDIDATE, SLOWER, Speed, ratio_of, speed_of
@@ -46,6 +52,13 @@ SPEED = (
     Column("roofline", "the time at best that the target's roofs predict, over this one",
            number=True),
     Column("this file is", "what may be claimed"),
+)  # fmt: skip
+PROFILE = (
+    Column("kernel or operator"), Column("time", "in one call, under the profiler", number=True),
+    Column("share", "of that call", number=True), Column("moves", "bytes", number=True),
+    Column("roofline", "the time at best that the target's roofs predict, over this one",
+           number=True),
+    Column("gap", "before it, in which nothing ran", number=True),
 )  # fmt: skip
 ACCURACY = (
     Column("output"),
@@ -85,8 +98,9 @@ class ProblemPage:
     def page(self) -> Page:
         found = plain(self.report)
         assert isinstance(found, dict), "a report is a mapping"
+        measured = {**_step_times(found), **self.measured}
         known = KernelsKnown(
-            found["forwards"], self.emitted, self.source, self.measured, bool(found["target"])
+            found["forwards"], self.emitted, self.source, measured, bool(found["target"])
         )
         verdict, speed = _verdict(found), speed_of(found["timing"], _fused_s(found))
         machine = TARGETS[found["target"]].machine if found["target"] in TARGETS else None
@@ -102,6 +116,7 @@ class ProblemPage:
             (
                 *graph_sections(known),
                 *_speed_sections(found, speed),
+                *_profile_sections(found),
                 roofline_section(known, machine, call_s),
                 kernel_section(known),
                 library_section(known),
@@ -253,7 +268,7 @@ def _speed(speed: Speed) -> Section:
     ratios = [NamedRatio(s.name, s.ratio) for s in speed.sides if s.ratio is not None]
     label = "How many times as fast this file is as each baseline"
     plot = ratios_plot(ratios, OVER_BASELINE, label) if ratios else None
-    notes = [f"{name} was not timed: {why}" for name, why in speed.missing.items()]
+    notes = [f"No ratio over {name}: {why}" for name, why in speed.missing.items()]
     notes += ["No difference shown does not mean equal: the whole interval must lie beyond what "
               "eager shows against itself."] * bool(ratios)  # fmt: skip
     return Section("Speed", tuple(notes), plot=plot, table=Table(SPEED, tuple(rows)))
@@ -277,6 +292,43 @@ def _contest(timing: Mapping[str, Any], timings: Mapping[str, Any]) -> Section:
     label = "How many times as fast as eager each candidate is"
     plot = ratios_plot(ratios, "times as fast as eager", label) if ratios else None
     return Section("Speed", notes, plot=plot, table=Table(CONTEST, tuple(rows), sortable=True))
+
+
+def _profile_sections(found: Mapping[str, Any]) -> Iterator[Section]:
+    """Of each side that was profiled, where the time of its call goes."""
+    for side in _profiled(found):
+        rows = [_profile_row(row) for row in side["rows"]]
+        between, share = side["between_us"], side["between_us"] / side["profiled_us"]
+        cells = ("between: Python, the profiler", time_text(between * 1e-6), f"{share:.0%}")
+        rows.append((*(Cell(text) for text in cells), *(Cell("") for _ in PROFILE[3:])))
+        name = "this file" if side["name"] == CANDIDATE else side["name"]
+        clock, under = (time_text(side[key] * 1e-6) for key in ("call_us", "profiled_us"))
+        notes = (f"A call takes {clock} by the clock, {under} under the profiler.", side["note"])
+        table = Table(PROFILE, tuple(rows), sortable=True)
+        yield Section(f"Where the time of {name} goes", tuple(filter(None, notes)), table=table)
+
+
+def _profile_row(row: Mapping[str, Any]) -> tuple[Cell, ...]:
+    moved = "" if row["bytes"] is None else bytes_text(row["bytes"])
+    roofline = "" if row["roofline"] is None else f"{row['roofline']:.0%}"
+    times = f" x{row['count']}" if row["count"] > 1 else ""
+    return (
+        Cell(f"{row['name']}{times}"), Cell(time_text(row["us"] * 1e-6), str(row["us"])),
+        Cell(f"{row['share']:.0%}", str(row["share"])), Cell(moved, str(row["bytes"] or 0)),
+        Cell(roofline, str(row["roofline"] or 0)),
+        Cell(time_text(row["gap_us"] * 1e-6), str(row["gap_us"])),
+    )  # fmt: skip
+
+
+def _profiled(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    sides: Sequence[Mapping[str, Any]] = (found["profile"] or {}).get("sides", ())
+    return sides
+
+
+def _step_times(found: Mapping[str, Any]) -> Mapping[str, float]:
+    """Microseconds of each step of the candidate, where it was profiled."""
+    rows = (row for side in _profiled(found) if side["name"] == CANDIDATE for row in side["rows"])
+    return {row["name"]: row["us"] for row in rows if row["is_step"]}
 
 
 # ---- right or not --------------------------------------------------------------------------------

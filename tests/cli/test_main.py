@@ -500,6 +500,8 @@ PAGES = {
     "explain problem.py": "problem.py on cpu",
     "judge problem.py candidate.py": "candidate.py for problem.py",
     "bench problem.py candidate.py": "candidate.py for problem.py",
+    "profile problem.py candidate.py": "candidate.py for problem.py",
+    "profile problem.py": "problem.py",
 }
 
 
@@ -514,10 +516,12 @@ def test_a_page_of_each_command(stages: Stages, files: Path, arguments: str) -> 
     assert run(*arguments.split(), "--html", "r.html", "-q") == 0
     page = (files / "r.html").read_text(encoding="utf-8")
     assert f"<h1>{PAGES[arguments]}</h1>" in page
-    judged = not arguments.startswith("bench")
+    judged = not arguments.startswith(("bench", "profile"))
     assert ('<p class="value">verified</p>' in page) is judged
     timed = arguments.startswith("bench")
     assert ("1 ms" in page) is timed, "the candidate's time, where it was taken"
+    profiled = arguments.startswith("profile")
+    assert ("A call takes 100 us by the clock, 120 us under the profiler." in page) is profiled
 
 
 def test_a_failure_replaces_the_old_page(stages: Stages, files: Path) -> None:

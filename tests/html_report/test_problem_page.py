@@ -13,10 +13,13 @@ from fusewright.errors import ToolMissing
 from fusewright.html_report.page import Page, Section
 from fusewright.html_report.problem_page import ProblemPage
 from fusewright.html_report.render import page_text
+from fusewright.profiling.rows import ProfileRow
+from fusewright.profiling.side_profile import Profile, SideProfile
 from fusewright.report.run_report import (
     error_report,
     outcome_report,
     plain,
+    profile_report,
     timing_report,
     verdict_report,
 )
@@ -104,6 +107,29 @@ def test_measured_times_take_the_place_of_predicted_ones() -> None:
     plot = section(page, "Roofline").plot or ""
     assert re.search(rf"<title>{name}: .* 12\.5 us measured</title>", plot)
     assert len(re.findall(r"<title>[^<]* predicted</title>", plot)) == 2
+
+
+def test_a_profile_has_rows_and_gives_kernels_their_times() -> None:
+    """Of the steps of the file, and of no operator that happens to have the name of one."""
+    text = planned().text
+    first, second = section(problem_page().page(), "Kernels").kernels
+    made = ProfileRow("kernel", first.name, "", (), 2, 12.5, 0.25, 3.0, is_step=True, bytes=4096)
+    other = ProfileRow("operator", second.name, "", (), 1, 20.0, 0.4, 0.0)
+    side = SideProfile("candidate", 60.0, 50.0, 32.5, 17.5, 27.5, 9, (made, other), "a note")
+    eager = replace(side, name="eager", rows=(other,), note="")
+    report = profile_report(Profile("cpu", (side, eager), {}))
+    page = ProblemPage(report, "it", SOURCE, text).page()
+    shown = section(page, "Where the time of this file goes")
+    assert shown.notes == ("A call takes 60 us by the clock, 50 us under the profiler.", "a note")
+    assert texts(shown) == [
+        [f"{first.name} x2", "12.5 us", "25%", "4.1 kB", "", "3 us"],
+        [second.name, "20 us", "40%", "", "", "0 us"],
+        ["between: Python, the profiler", "17.5 us", "35%", "", "", ""],
+    ]
+    assert len(texts(section(page, "Where the time of eager goes"))) == 2
+    times = [dict(block.facts)["time"] for block in section(page, "Kernels").kernels]
+    assert times[0].startswith("12.5 us, measured; ")
+    assert "measured" not in times[1]
 
 
 def test_accuracy_is_told_of_each_output() -> None:
