@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -33,6 +33,7 @@ from fusewright.cli.options import (
     PagePath,
     ProblemPath,
     Quiet,
+    RayAddress,
     ReportPath,
     Seed,
     Settings,
@@ -76,6 +77,9 @@ from fusewright.report.kernel_notes import (
     kernel_told,
     kernels_table,
 )
+
+if TYPE_CHECKING:
+    from fusewright.suite.runner import Place
 
 BASELINES = ("eager", "compile", "max-autotune")
 
@@ -310,7 +314,8 @@ def suite(  # noqa: PLR0913 -- the options of the command
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Results go here; DIR_suite else."),
     ] = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
     target: TargetName = None,
     timing: Timing = True,
     timeout_s: Timeout = 600.0,
@@ -342,7 +347,7 @@ def suite(  # noqa: PLR0913 -- the options of the command
             SuiteOptions(target, timing, algebra, timeout_s, overrides, tune, seed),
             output or Path(f"{folder.resolve().name}_suite"),
             one_run,
-            jobs=jobs,
+            place=_place(ray, jobs),
             resume=resume,
             page=page_path,
             quiet=quiet,
@@ -372,7 +377,8 @@ def arena(  # noqa: PLR0913 -- the options of the command
             "--output", "-o", metavar="DIR", help="Results are kept here; CANDIDATE_DIR_arena else."
         ),
     ] = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
     device: Device = None,
     timing: Timing = True,
     timeout_s: Timeout = 600.0,
@@ -387,7 +393,11 @@ def arena(  # noqa: PLR0913 -- the options of the command
     them. What has a verdict, or a time, is not asked again."""
     wanted = asked(verbose=verbose, quiet=quiet, report=report_path, as_json=as_json)
     check_outputs(output=page_path, report=wanted.report, force=True)
-    place = output or Path(f"{candidates.resolve().name}_arena")
+    if ray is not None and device is None:
+        raise BadUsage(
+            "--ray: say --device cuda or --device cpu; nodes need not have what is here."
+        )
+    folder = output or Path(f"{candidates.resolve().name}_arena")
     overrides = parse_settings(settings)
 
     def work() -> Done:
@@ -395,9 +405,8 @@ def arena(  # noqa: PLR0913 -- the options of the command
         from fusewright.arena.run_arena import ArenaOptions
 
         options = ArenaOptions(device or default_device(), timing, timeout_s, overrides)
-        board = run(
-            (problems, candidates), options, place, one_run, jobs=jobs, page=page_path, quiet=quiet
-        )
+        place, folders = _place(ray, jobs), (problems, candidates)
+        board = run(folders, options, folder, one_run, place=place, page=page_path, quiet=quiet)
         for path in board.strangers:
             say(f"fusewright: {path} is left out: its path names no problem.")
         for why in board.lost:
@@ -434,6 +443,21 @@ def mcp(
 app.command()(ends_well(diff))
 app.command()(ends_well(doctor))
 app.command()(ends_well(profile))
+
+
+def _place(ray: str | None, jobs: int | None) -> Place:
+    """Where a suite or an arena runs; ray: the address of a cluster."""
+    if ray is None:
+        from fusewright.suite.process_runner import ThisMachine
+
+        return ThisMachine(jobs or 1)
+    try:
+        from fusewright.suite.ray_runner import RayCluster
+    except ModuleNotFoundError as error:
+        raise BadUsage(
+            f"--ray needs the package {error.name}: pip install 'fusewright[ray]'."
+        ) from error
+    return RayCluster(ray, jobs)
 
 
 def one_run(words: list[str]) -> None:

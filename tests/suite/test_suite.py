@@ -141,7 +141,7 @@ def test_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_seed_is_that_of_every_run(tmp_path: Path) -> None:
-    words = SuiteOptions(seed=5).words(tmp_path / "p.py", tmp_path / "p", "p.json")
+    words = SuiteOptions(seed=5).words([tmp_path / "p.py"], tmp_path / "p")
     assert words[words.index("--seed") + 1] == "5"
     assert "--verbose" in words, "its log has all"
 
