@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,20 @@ import psutil
 import pytest
 
 from fusewright.cli import main
-from tests.support.folders import ROOT
+from fusewright.errors import BadUsage
+from tests.support.folders import PROBLEMS, ROOT
 from tests.support.ray_stand_in import stand_in as stand_in_for_commands
 
 pytest.importorskip("ray")
 from ray.cluster_utils import Cluster
 
+from fusewright.suite import ray_runner
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+real_run = main.one_run
 STORE_BYTES = 80 << 20
+# That a node is dead is known after two seconds, not after thirty.
+SEEN_SOON = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
 OURS = ("raylet", "gcs_server", "ray::", "fusewright.suite.node_run")
 
 
@@ -146,8 +154,7 @@ def test_a_killed_worker_is_replaced(tmp_path: Path, cluster: Cluster) -> None:
 
 
 def test_a_lost_node_loses_only_what_ran_there(tmp_path: Path, cluster: Cluster) -> None:
-    names = [f"p{k}" for k in range(4)]
-    folder(tmp_path, **dict.fromkeys(names, "held"))
+    folder(tmp_path, p0="held", p1="held", p2="held")
     lost = next(node for node in cluster.worker_nodes)
 
     def lose() -> None:
@@ -167,11 +174,11 @@ def test_a_lost_node_loses_only_what_ran_there(tmp_path: Path, cluster: Cluster)
     assert code == 0
     assert {row["verdict"] for row in rows.values()} == {"verified"}
     begun = times_begun(tmp_path)
-    assert sorted(begun.values()) == [1, 1, 1, 2]
+    assert sorted(begun.values()) == [1, 1, 2]
     again = next(name for name, times in begun.items() if times == 2)
     assert again in [name.removeprefix("optimize-") for name, *_ in journal(tmp_path)[:2]]
     assert Counter(name for name, *_ in journal(tmp_path, "ended")).most_common(1)[0][1] == 1
-    assert kept(tmp_path) == 4
+    assert kept(tmp_path) == 3
 
 
 def running(pid: int) -> bool:
@@ -182,7 +189,7 @@ def running(pid: int) -> bool:
 
 
 def test_an_interrupt_ends_all_and_the_rest_is_resumed(tmp_path: Path, cluster: Cluster) -> None:
-    folder(tmp_path, a="good", b="held", c="held", d="held")
+    folder(tmp_path, a="good", b="held", c="held")
     arguments = words(tmp_path, cluster.address, "--target", "cpu", "--no-timing")
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -197,8 +204,8 @@ def test_an_interrupt_ends_all_and_the_rest_is_resumed(tmp_path: Path, cluster: 
     wait_until(lambda: not any(map(running, pids)), "what was running is ended")
     (tmp_path / "go").touch()
     code, rows = run(tmp_path, cluster.address, "--target", "cpu", "--no-timing", "--resume")
-    assert (code, sorted(rows)) == (0, ["a", "b", "c", "d"])
-    assert times_begun(tmp_path) == {"a": 1, "b": 2, "c": 2, "d": 1}
+    assert (code, sorted(rows)) == (0, ["a", "b", "c"])
+    assert times_begun(tmp_path) == {"a": 1, "b": 2, "c": 2}
 
 
 def test_an_arena(tmp_path: Path, cluster: Cluster) -> None:
@@ -217,3 +224,113 @@ def test_an_arena(tmp_path: Path, cluster: Cluster) -> None:
         assert sorted(name for name, *_ in journal(tmp_path)) == [
             "bench-bob", "judge-ann", "judge-bob",
         ]  # fmt: skip
+
+
+def test_each_run_on_a_gpu_has_one(tmp_path: Path, cluster: Cluster) -> None:
+    """Two that the node says it has: which of them a run sees is Ray's to say."""
+    node = cluster.add_node(num_cpus=2, num_gpus=2, object_store_memory=STORE_BYTES)
+    try:
+        pairs_on_gpus(tmp_path, cluster, ["--target", "cuda"])
+        # Nobody here has one of these: the run compiles, on processors, and judges nothing.
+        folder(tmp_path, p0="good")
+        assert run(tmp_path, cluster.address, "--target", "sm_80", "--no-timing")[0] == 0
+    finally:
+        cluster.remove_node(node)
+
+
+def pairs_on_gpus(root: Path, cluster: Cluster, target: Sequence[str]) -> None:
+    folder(root, p0="held", p1="held")
+
+    def let_go() -> None:
+        wait_until(lambda: len(journal(root)) == 2, "both are at hand")
+        (root / "go").touch()
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    code, rows = run(root, cluster.address, *target)
+    thread.join()
+    assert code == 0
+    assert sorted(gpu for *_, gpu in journal(root)) == ["0", "1"]
+    assert len({row["device"] for row in rows.values()}) == 1
+
+
+@pytest.mark.gpu
+def test_two_gpus_of_one_host(tmp_path: Path, cluster: Cluster) -> None:
+    """The whole thing: each problem is compiled, judged and timed on a GPU of its own."""
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU here")
+    node = cluster.add_node(num_gpus=2, num_cpus=8, object_store_memory=STORE_BYTES)
+    try:
+        pairs_on_gpus(tmp_path, cluster, ["--target", "cuda"])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(main, "one_run", real_run)
+            for name in ("q0", "q1"):
+                text = (PROBLEMS / "linear_relu.py").read_text()
+                (tmp_path / "problems" / f"{name}.py").write_text(f"{text}\n# {name}\n")
+            for name in ("p0", "p1"):
+                (tmp_path / "problems" / f"{name}.py").unlink()
+            code, rows = run(tmp_path, cluster.address, "--target", "cuda")
+    finally:
+        cluster.remove_node(node)
+    assert code == 0, {name: row["reason"] for name, row in rows.items()}
+    assert {row["device"] for row in rows.values()} == {torch.cuda.get_device_name(0)}
+    assert all(row["times"] for row in rows.values())
+
+
+USAGE = {
+    "auto": "give HOST:PORT",
+    "ray://localhost:10001": "give HOST:PORT",
+    "localhost:1": "nothing answers there",
+}
+
+
+@pytest.mark.parametrize("address", USAGE)
+def test_an_address_that_is_none(
+    tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder(tmp_path, good="good")
+    assert ended(words(tmp_path, address)) == 2
+    assert USAGE[address] in capsys.readouterr().err
+
+
+def test_who_listens_is_no_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ray_runner, "ANSWER_S", 1.0)
+    folder(tmp_path, good="good")
+    with socket.create_server(("localhost", 0)) as server:
+        assert ended(words(tmp_path, f"localhost:{server.getsockname()[1]}")) == 2
+    assert "no head of a Ray cluster" in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_fit(
+    tmp_path: Path,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder(tmp_path, good="good")
+    assert ended(words(tmp_path, cluster.address, "--target", "cuda")) == 2
+    assert "no node of the cluster has a GPU" in capsys.readouterr().err
+    found = ray_runner.own_versions()
+    monkeypatch.setattr(ray_runner, "own_versions", lambda: replace(found, torch="1.0"))
+    assert ended(words(tmp_path, cluster.address)) == 2
+    said = capsys.readouterr().err
+    assert f"{os.uname().nodename} has PyTorch {found.torch}, not 1.0" in said
+    assert not journal(tmp_path)
+
+
+def test_files_beside_problems_that_are_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = folder(tmp_path, good="good")
+    for name in ("_helper.py", "table.txt", ".hidden", "results/old.json"):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text("x" * 100)
+    sent = ray_runner.other_files(place, place / "results")
+    assert sorted(sent) == ["_helper.py", "table.txt"]
+    monkeypatch.setattr(ray_runner, "MOST_BESIDE", 150)
+    with pytest.raises(BadUsage, match="which is the most that is sent"):
+        ray_runner.other_files(place, place / "results")
