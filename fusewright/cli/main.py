@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -77,9 +77,6 @@ from fusewright.report.kernel_notes import (
     kernel_told,
     kernels_table,
 )
-
-if TYPE_CHECKING:
-    from fusewright.suite.runner import Place
 
 BASELINES = ("eager", "compile", "max-autotune")
 
@@ -340,6 +337,7 @@ def suite(  # noqa: PLR0913 -- the options of the command
 
     def work() -> Done:
         from fusewright.suite.command import suite as run
+        from fusewright.suite.places import place_at
         from fusewright.suite.run_all import SuiteOptions
 
         result = run(
@@ -347,7 +345,7 @@ def suite(  # noqa: PLR0913 -- the options of the command
             SuiteOptions(target, timing, algebra, timeout_s, overrides, tune, seed),
             output or Path(f"{folder.resolve().name}_suite"),
             one_run,
-            place=_place(ray, jobs),
+            place=place_at(ray, jobs),
             resume=resume,
             page=page_path,
             quiet=quiet,
@@ -403,9 +401,10 @@ def arena(  # noqa: PLR0913 -- the options of the command
     def work() -> Done:
         from fusewright.arena.command import arena as run
         from fusewright.arena.run_arena import ArenaOptions
+        from fusewright.suite.places import place_at
 
         options = ArenaOptions(device or default_device(), timing, timeout_s, overrides)
-        place, folders = _place(ray, jobs), (problems, candidates)
+        place, folders = place_at(ray, jobs), (problems, candidates)
         board = run(folders, options, folder, one_run, place=place, page=page_path, quiet=quiet)
         for path in board.strangers:
             say(f"fusewright: {path} is left out: its path names no problem.")
@@ -443,21 +442,6 @@ def mcp(
 app.command()(ends_well(diff))
 app.command()(ends_well(doctor))
 app.command()(ends_well(profile))
-
-
-def _place(ray: str | None, jobs: int | None) -> Place:
-    """Where a suite or an arena runs; ray: the address of a cluster."""
-    if ray is None:
-        from fusewright.suite.process_runner import ThisMachine
-
-        return ThisMachine(jobs or 1)
-    try:
-        from fusewright.suite.ray_runner import RayCluster
-    except ModuleNotFoundError as error:
-        raise BadUsage(
-            f"--ray needs the package {error.name}: pip install 'fusewright[ray]'."
-        ) from error
-    return RayCluster(ray, jobs)
 
 
 def one_run(words: list[str]) -> None:

@@ -10,7 +10,6 @@ repeated. Only nodes that were found to have the same software are given anythin
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import platform
 import socket
@@ -43,7 +42,6 @@ LOOK_S = 1.0  # between two looks at whether a task's nodes are alive
 REACH_S, ANSWER_S = 5.0, 60.0  # until a head takes a connection; until it, and each node, answers
 MOST_BESIDE = 64 << 20  # bytes of a folder's other files
 NODE_ID = "ray.io/node-id"  # Ray's own label of each node
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 CONNECT = """
 import logging, sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.CRITICAL)
@@ -76,7 +74,6 @@ class RayCluster:
     @contextmanager
     def open(self, work: Work) -> Iterator[RayRunner]:
         """The runner; raises BadUsage where there is no such cluster, or none that fits."""
-        os.environ.update(QUIET)
         _reach(self.address)
         ray.init(address=self.address, log_to_driver=False, logging_level=logging.CRITICAL)
         try:

@@ -142,15 +142,33 @@ def test_rows_are_those_of_one_machine(tmp_path: Path, cluster: Cluster) -> None
 
 
 def test_a_killed_worker_is_replaced(tmp_path: Path, cluster: Cluster) -> None:
+    """And of that nothing is said where the report goes."""
     folder(tmp_path, kills="kills", good="good")
-    code, rows = run(tmp_path, cluster.address, "--target", "cpu")
-    assert code == 0
+    suite = start(words(tmp_path, cluster.address, "--target", "cpu", "--json"))
+    said, more = suite.communicate(timeout=60)
+    assert (suite.returncode, more) == (0, b"")
+    rows = {row["name"]: row for row in json.loads(said)["rows"]}
     assert rows["kills"]["ratios"]["eager"]["median"] == 2.0
     assert times_begun(tmp_path) == {"kills": 2, "good": 1}
     assert len(journal(tmp_path, "ended")) == 2
     assert kept(tmp_path) == 2
     first, _ = (pid for name, pid, _ in journal(tmp_path) if name == "optimize-kills")
-    wait_until(lambda: not psutil.pid_exists(int(first)), "its run is gone, too")
+    wait_until(lambda: not running(int(first)), "its run is gone, too")
+
+
+def start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A suite that an interrupt ends, also where the tests are a shell's background job."""
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        f"import sys; sys.path.append({str(ROOT)!r}); from fusewright.cli import main; "
+        "from tests.support.ray_stand_in import stand_in; main.one_run = stand_in; main.main()"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 def test_a_lost_node_loses_only_what_ran_there(tmp_path: Path, cluster: Cluster) -> None:
@@ -191,12 +209,7 @@ def running(pid: int) -> bool:
 def test_an_interrupt_ends_all_and_the_rest_is_resumed(tmp_path: Path, cluster: Cluster) -> None:
     folder(tmp_path, a="good", b="held", c="held")
     arguments = words(tmp_path, cluster.address, "--target", "cpu", "--no-timing")
-    program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        f"import sys; sys.path.append({str(ROOT)!r}); from fusewright.cli import main; "
-        "from tests.support.ray_stand_in import stand_in; main.one_run = stand_in; main.main()"
-    )
-    suite = subprocess.Popen([sys.executable, "-c", program, *arguments], start_new_session=True)
+    suite = start(arguments)
     wait_until(lambda: len(journal(tmp_path)) == 3, "one is done and two are at hand")
     suite.send_signal(signal.SIGINT)
     assert suite.wait(30) == 130
