@@ -56,7 +56,7 @@ class Share:
 
 def check_versions(nodes: Sequence[Node], own: Versions) -> None:
     """Raise BadUsage unless all of these have what the asking machine has."""
-    wrong = [told for node in nodes if (told := _difference(node, own))]
+    wrong = dict.fromkeys(told for node in nodes if (told := _difference(node, own)))
     if wrong:
         raise BadUsage(
             f"--ray: nodes of the cluster differ from this machine: {'; '.join(wrong)}. Install "
