@@ -5,9 +5,13 @@ Nothing here knows Ray: `ray_runner.py` asks the nodes, and asks Ray for what is
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 
+from fusewright import __version__
+from fusewright.common.package import own_digest
 from fusewright.errors import BadUsage
 from fusewright.targets.target import TARGETS
 
@@ -52,6 +56,12 @@ class Share:
     cpus: int
     gpus: int
     at_once: int
+
+
+def own_versions() -> Versions:
+    """Of this machine."""
+    own = f"{__version__} ({own_digest().hex()[:8]})"
+    return Versions(platform.python_version(), metadata.version("torch"), own)
 
 
 def check_versions(nodes: Sequence[Node], own: Versions) -> None:

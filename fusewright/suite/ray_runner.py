@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import platform
 import socket
 import subprocess
 import sys
@@ -20,18 +19,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayError
 
-from fusewright import __version__
 from fusewright.common.atomic_write import write_atomically
-from fusewright.common.package import own_digest
 from fusewright.errors import BadUsage
-from fusewright.suite.cluster import Node, Share, Versions, check_versions, gpu_nodes, shared, whole
+from fusewright.suite.cluster import (
+    Node,
+    Share,
+    Versions,
+    check_versions,
+    gpu_nodes,
+    own_versions,
+    shared,
+    whole,
+)
 from fusewright.suite.node_run import Beside, NodeJob, NodeResult, run_on_node
 from fusewright.suite.process_runner import run_alone
 from fusewright.suite.run_end import OUT_OF_MEMORY, RunEnd, lost, not_started
@@ -243,12 +248,6 @@ def other_files(folder: Path, output: Path) -> dict[str, bytes]:
     return found
 
 
-def own_versions() -> Versions:
-    """Of this machine."""
-    own = f"{__version__} ({own_digest().hex()[:8]})"
-    return Versions(platform.python_version(), metadata.version("torch"), own)
-
-
 def _reach(address: str) -> None:
     """Raise BadUsage unless a Ray cluster takes this machine's requests at this address.
 
@@ -278,23 +277,37 @@ def _reach(address: str) -> None:
 
 
 def _nodes() -> tuple[Node, ...]:
-    """The nodes that have anything to give, with what they say of themselves; raises BadUsage."""
-    living = [n for n in _living_nodes() if {"CPU", "GPU"} & n["Resources"].keys()]
+    """The nodes that have anything to give, with what they say of themselves; raises BadUsage.
+
+    One that dies meanwhile is left out: that a node is dead Ray may learn while it is asked.
+    """
+    asked = dict[Any, Mapping[str, Any]]()
     ask = ray.remote(num_cpus=0, max_calls=1)(_question())
-    asked = {ask.options(label_selector={NODE_ID: _id(n)}).remote(): n for n in living}
-    _, silent = (
-        ray.wait([*asked], num_returns=max(1, len(asked)), timeout=ANSWER_S) if asked else ([], [])
-    )
+    for node in _living_nodes():
+        if {"CPU", "GPU"} & node["Resources"].keys():
+            asked[ask.options(label_selector={NODE_ID: _id(node)}).remote()] = node
+    silent, deadline = [*asked], time.monotonic() + ANSWER_S
+    while silent and time.monotonic() < deadline:
+        _, silent = ray.wait(silent, num_returns=len(silent), timeout=LOOK_S)
+        living = {_id(node) for node in _living_nodes()}
+        for task in [task for task in silent if _id(asked[task]) not in living]:
+            ray.cancel(task, force=True)
+            silent.remove(task)
+            del asked[task]
     if silent or not asked:
         names = ", ".join(asked[task]["NodeManagerHostname"] for task in silent)
         raise BadUsage(f"--ray: no answer from {names}." if names else "--ray: it has no nodes.")
-    return tuple(_node(task, about) for task, about in asked.items())
+    found = (_node(task, about) for task, about in asked.items())
+    return tuple(node for node in found if node)
 
 
-def _node(task: Any, about: Mapping[str, Any]) -> Node:
+def _node(task: Any, about: Mapping[str, Any]) -> Node | None:
+    """What a node says of itself; None for one that has died."""
     try:
         told = ray.get(task)
     except RayError as error:
+        if _id(about) not in map(_id, _living_nodes()):
+            return None
         why = str(error).strip().splitlines()[-1]
         raise BadUsage(f"--ray: node {about['NodeManagerHostname']} runs nothing: {why}") from error
     has = about["Resources"]
@@ -317,7 +330,7 @@ def _question() -> Callable[[], dict[str, Any]]:
             torch = "none"
         try:
             from fusewright.common.devices import gpu_kind, kind_of
-            from fusewright.suite.ray_runner import own_versions
+            from fusewright.suite.cluster import own_versions
 
             versions = own_versions()
         except ImportError:

@@ -394,6 +394,8 @@ USAGE = {
     "suite sub": "no problem file",
     "suite absent": "no such folder",
     "suite . --html absent/r.html": "does not exist",
+    "suite . --ray": "--ray",
+    "arena . . --ray head:6379": "say --device cuda or --device cpu",
     "improve problem.py": "improve",
 }
 
@@ -524,7 +526,7 @@ def test_help_waits_for_nothing() -> None:
     )
     late = ("torch", "jinja2", "mcp", "psutil", "fusewright.suite", "fusewright.arena")
     late += ("fusewright.doctor", "fusewright.mcp_server", "fusewright.report.decision_diff")
-    late += ("fusewright.profiling",)
+    late += ("fusewright.profiling", "ray")
     command = [sys.executable, "-c", program, *late]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
 

@@ -111,10 +111,3 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         main.app(["suite", ".", "--ray", "head:6379"], prog_name="fusewright")
     assert end.value.code == 2
     assert "pip install 'fusewright[ray]'" in capsys.readouterr().err
-
-
-def test_an_arena_on_a_cluster_names_its_device(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main.app(["arena", ".", ".", "--ray", "head:6379"], prog_name="fusewright")
-    assert end.value.code == 2
-    assert "say --device cuda or --device cpu" in capsys.readouterr().err
