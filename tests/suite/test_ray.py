@@ -33,7 +33,7 @@ from fusewright.suite import ray_runner
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 real_run = main.one_run
 STORE_BYTES = 80 << 20
-# That a node is dead is known after two seconds, not after thirty.
+# That a node is dead is seen after about two seconds, not after ten.
 SEEN_SOON = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
 OURS = ("raylet", "gcs_server", "ray::", "fusewright.suite.node_run")
 
