@@ -18,8 +18,8 @@ from fusewright.common.progress import bar
 from fusewright.html_report.render import page_text
 from fusewright.report.amounts import tally
 from fusewright.report.run_report import Report
-from fusewright.suite.process_runner import Program
 from fusewright.suite.run_all import Watch
+from fusewright.suite.runner import Place, Program
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,17 @@ def arena(
     output: Path,
     program: Program,
     *,
-    jobs: int,
+    place: Place,
     page: Path | None,
     quiet: bool = False,
 ) -> Board:
     """Judge and time what is new.
 
-    folders: of problems, of candidates.  program: runs a command.  page: an HTML file to write.
-    quiet: no progress.  Raises BadUsage as `find_entries` does, and for an `output` that cannot be
-    written.
+    folders: of problems, of candidates.  program: runs a command.  place: where.  page: an HTML
+    file to write.  quiet: no progress.  Raises BadUsage as `find_entries` does, for an `output`
+    that cannot be written, and for a place where nothing can be run.
     """
-    found = find_entries(*folders, output, options.of_results)
+    found = find_entries(*folders, output, options.of_results, place)
     done: list[ArenaRow] = []
     with bar(Console(stderr=True), len(found.entries), quiet=quiet) as shown:
 
@@ -67,8 +67,9 @@ def arena(
             shown.end(row.name, tally([row.verdict for row in done]))
 
         watch = Watch(shown.begin, told)
-        rows, lost = run_arena(found.entries, options, output, program, jobs=jobs, watch=watch)
-    about = {"problems": str(folders[0]), "candidates": str(folders[1])} | asdict(options)
+        rows, lost = run_arena(found.entries, options, output, program, place=place, watch=watch)
+    about = {"problems": str(folders[0]), "candidates": str(folders[1]), **place.about}
+    about |= asdict(options)
     if page is not None:
         write_atomically(page, page_text(arena_page(rows, about)), force=True)
     return Board(rows, about, found.strangers, lost)

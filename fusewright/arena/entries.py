@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusewright.errors import BadUsage
+from fusewright.suite.process_runner import HERE
 from fusewright.suite.run_all import files_below, state_of_all
+from fusewright.suite.runner import Place
 
 
 def entry_name(problem: str, entrant: str) -> str:
@@ -45,12 +47,17 @@ class Entries:
 
 
 def find_entries(
-    problems: Path, candidates: Path, output: Path, options: Mapping[str, object]
+    problems: Path,
+    candidates: Path,
+    output: Path,
+    options: Mapping[str, object],
+    place: Place = HERE,
 ) -> Entries:
     """The candidates below a folder, each with its problem.
 
-    options: what else a verdict depends on.  Raises BadUsage where a folder is none or has no
-    file, a path names two problems, two candidates have one name, or none has a problem.
+    options: what else a verdict depends on.  place: where they will be judged.  Raises BadUsage
+    where a folder is none or has no file, a path names two problems, two candidates have one name,
+    or none has a problem.
     """
     own = (candidates, output)
     known = {
@@ -58,7 +65,7 @@ def find_entries(
         for path in files_below(problems, own, "problem")
     }
     given = files_below(candidates, (output,), "candidate")
-    about, found, strangers = state_of_all(options), dict[str, Entry](), list[Path]()
+    about, found, strangers = state_of_all(options, place), dict[str, Entry](), list[Path]()
     for path in given:
         parts = path.relative_to(candidates).with_suffix("").parts
         places = {name: at for name in known if (at := _place(name, parts)) is not None}

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fusewright.arena.ranking import ArenaRow, Entrant, standings
+from fusewright.arena.ranking import ArenaRow, Entrant, standings, timed_on
 from fusewright.judge.timing.contest import FASTEST
 from fusewright.report.amounts import seconds_text, tally
 from fusewright.report.run_report import Report, environment
@@ -46,6 +46,8 @@ def in_order(rows: Sequence[ArenaRow]) -> list[tuple[str, list[ArenaRow]]]:
 def show_arena(console: Console, rows: Sequence[ArenaRow]) -> None:
     """The standings, a table for each problem, and why candidates have no place."""
     console.print(_table(console, STANDINGS, [standing_cells(one) for one in standings(rows)]))
+    if line := machines_line(rows):
+        console.print(Text(f"\n{line}"), soft_wrap=True)
     for problem, some in in_order(rows):
         console.print(Text(f"\n{problem}", style="bold"))
         console.print(_table(console, CANDIDATES, [cells(row) for row in some], some))
@@ -54,6 +56,18 @@ def show_arena(console: Console, rows: Sequence[ArenaRow]) -> None:
         if row.verdict != "verified" or row.end:
             head = (f"{row.problem}, {row.entrant}: {row.word}: ", STYLES[row.verdict])
             console.print(Text.assemble(head, row.reason), soft_wrap=True)
+
+
+def machines_line(rows: Sequence[ArenaRow]) -> str:
+    """Which kinds of machines timed what, where there are several; else ""."""
+    if len(kinds := timed_on(rows)) < 2:
+        return ""
+    of = {k: sorted({r.problem for r in rows if r.over_eager and r.device == k}) for k in kinds}
+    told = "; ".join(f"{kind}: {', '.join(problems)}" for kind, problems in of.items())
+    return (
+        f"Timed on {len(kinds)} kinds of machines, whose ratios are not comparable ({told}): an "
+        "entrant timed on several of them has no mean."
+    )
 
 
 def arena_line(rows: Sequence[ArenaRow]) -> str:

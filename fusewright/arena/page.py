@@ -10,6 +10,7 @@ from fusewright.arena.leaderboard import (
     arena_line,
     cells,
     in_order,
+    machines_line,
     standing_cells,
 )
 from fusewright.arena.ranking import ArenaRow, standings
@@ -32,14 +33,14 @@ WORDS = ("entrant", "verdict")  # columns that are no numbers
 def arena_page(rows: Sequence[ArenaRow], about: Mapping[str, object]) -> Page:
     """The standings, and a table and a plot for each problem."""
     told = tuple(tuple(map(Cell, standing_cells(one))) for one in standings(rows))
-    columns = {**STANDINGS, **CANDIDATES}
+    columns, machines = {**STANDINGS, **CANDIDATES}, tuple(filter(None, [machines_line(rows)]))
     return Page(
         "fusewright arena",
         arena_line(rows),
         "good" if all(row.place for row in rows) else "warn",
         (),
         (
-            Section("Standings", table=_table(STANDINGS, told)),
+            Section("Standings", machines, table=_table(STANDINGS, told)),
             *(_problem(problem, some) for problem, some in in_order(rows)),
             Section("Columns", table=facts_table(columns, "column"), folded=True),
             Section("Environment", table=facts_table({**environment(), **about}), folded=True),

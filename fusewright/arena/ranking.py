@@ -26,7 +26,8 @@ class ArenaRow:
 
     end: "" or why there was no verdict, or no time.  time_s: median of its calls.  over_eager,
     over_compile: how many times as fast as these.  over_best: as the fastest for the problem.
-    place: among the right ones that were timed, from 1 on; 0 for others.
+    place: among the right ones that were timed, from 1 on; 0 for others.  node, device: as of
+    `RunEnd`, of the timing, or else of the judging.
     """
 
     problem: str
@@ -40,6 +41,8 @@ class ArenaRow:
     over_compile: SpeedRatio | None = None
     over_best: SpeedRatio | None = None
     place: int = 0
+    node: str = ""
+    device: str = ""
 
     @property
     def name(self) -> str:
@@ -52,9 +55,20 @@ class ArenaRow:
 
 
 @dataclass(frozen=True)
+class Contest:
+    """What one timing of several candidates came to, as reports have it. told: timings, lost,
+    unclear, over_best, each by candidate.  node, device: where it was."""
+
+    told: Mapping[str, Any]
+    node: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True)
 class Entrant:
     """entered, right, refuted: candidates.  faster: right ones that are faster than eager beyond
-    the noise.  first: first places.  mean: geometric mean over eager of the timed ones."""
+    the noise.  first: first places.  mean: geometric mean over eager of the timed ones; None where
+    several kinds of machines timed them."""
 
     name: str
     entered: int
@@ -67,27 +81,26 @@ class Entrant:
 
 def judged_row(entry: Entry, run: RunEnd) -> ArenaRow:
     """What a judging, or its end, says of a candidate."""
-    about = entry.problem, entry.entrant
-    if run.report is None:
-        return ArenaRow(*about, "not-verified", run.reason, run.end, run.seconds)
-    return ArenaRow(*about, run.report["verdict"], run.reason, run.end, run.seconds)
+    verdict: Word = "not-verified" if run.report is None else run.report["verdict"]
+    row = ArenaRow(entry.problem, entry.entrant, verdict, run.reason, run.end, run.seconds)
+    return replace(row, node=run.node, device=run.device)
 
 
-def timed_rows(
-    rows: Mapping[str, ArenaRow], contests: Sequence[Mapping[str, Any]]
-) -> dict[str, ArenaRow]:
+def timed_rows(rows: Mapping[str, ArenaRow], contests: Sequence[Contest]) -> dict[str, ArenaRow]:
     """The rows of one problem with times and places.
 
-    rows: of the right candidates, by the paths that the contests know.  contests: as reports have
-    them, a later one of those that were fastest in earlier ones.
+    rows: of the right candidates, by the paths that the contests know.  contests: a later one of
+    those that were fastest in earlier ones.
     """
     done = dict(rows)
     for contest in contests:
-        for path, why in {**contest["lost"], **contest["unclear"]}.items():
+        told = contest.told
+        for path, why in {**told["lost"], **told["unclear"]}.items():
             done[path] = replace(rows[path], end="not timed", reason=why)
-        for path, timing in contest["timings"].items():
-            done[path] = _timed(rows[path], timing, contest["over_best"][path])
-    last = frozenset(contests[-1]["timings"]) if contests else frozenset[str]()
+        for path, timing in told["timings"].items():
+            row = replace(rows[path], node=contest.node, device=contest.device)
+            done[path] = _timed(row, timing, told["over_best"][path])
+    last = frozenset(contests[-1].told["timings"]) if contests else frozenset[str]()
     timed = [path for path, row in done.items() if row.over_eager]
     timed.sort(key=lambda path: (path not in last, -_over_eager(done[path]), path))
     for number, path in enumerate(timed, 1):
@@ -104,6 +117,11 @@ def standings(rows: Iterable[ArenaRow]) -> tuple[Entrant, ...]:
         by_name.setdefault(row.entrant, []).append(row)
     lines = [_entrant(name, own) for name, own in by_name.items()]
     return tuple(sorted(lines, key=lambda e: (-e.right, -e.first, -(e.mean or 0.0), e.name)))
+
+
+def timed_on(rows: Iterable[ArenaRow]) -> tuple[str, ...]:
+    """The kinds of machines that timed any of these."""
+    return tuple(sorted({row.device for row in rows if row.over_eager}))
 
 
 def kept_arena_row(fields: Mapping[str, Any]) -> ArenaRow:
@@ -143,5 +161,5 @@ def _entrant(name: str, rows: Sequence[ArenaRow]) -> Entrant:
         refuted=sum(row.verdict == "refuted" for row in rows),
         faster=sum(ratio.claim == "faster" for ratio in over),
         first=sum(row.place == 1 for row in rows),
-        mean=math.exp(sum(logs) / len(logs)) if logs else None,
+        mean=math.exp(sum(logs) / len(logs)) if logs and len(timed_on(rows)) < 2 else None,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -16,12 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from fusewright.arena.entries import Entry
-from fusewright.arena.ranking import ArenaRow, judged_row, kept_arena_row, timed_rows
+from fusewright.arena.ranking import (
+    ArenaRow,
+    Contest,
+    judged_row,
+    kept_arena_row,
+    timed_rows,
+)
 from fusewright.judge.timing.contest import FASTEST, MOST
-from fusewright.suite.process_runner import ProcessRunner, Program, open_runner, setting_words
+from fusewright.suite.process_runner import HERE, setting_words
 from fusewright.suite.results_db import ResultsDb
 from fusewright.suite.run_all import NOBODY, STORE, Watch, make_folder
 from fusewright.suite.run_end import RunEnd
+from fusewright.suite.runner import Command, Place, Program, Runner, Work, side_by_side
 
 
 @dataclass(frozen=True)
@@ -38,11 +45,10 @@ class ArenaOptions:
         """Those that a verdict, or a time, depends on."""
         return {"device": self.device, "overrides": dict(self.overrides)}
 
-    def words(
-        self, command: str, problem: Path, candidates: Sequence[Path], report: str
-    ) -> list[str]:
-        """Of `judge` for one candidate, or of `bench` for several."""
-        words = [command, str(problem), *map(str, candidates), "--report", report]
+    def words(self, command: str, files: Sequence[Path], stem: Path) -> list[str]:
+        """Of `judge` for one candidate, or of `bench` for several. files: the problem, and then
+        they; stem: of the report."""
+        words = [command, *map(str, files), "--report", f"{stem}.json"]
         words += ["--device", self.device, "--verbose"] + ["--no-timing"] * (command == "judge")
         return words + setting_words(self.overrides)
 
@@ -53,38 +59,35 @@ def run_arena(
     output: Path,
     program: Program,
     *,
-    jobs: int = 1,
+    place: Place = HERE,
     watch: Watch[ArenaRow] = NOBODY,
 ) -> tuple[tuple[ArenaRow, ...], tuple[str, ...]]:
     """The rows in the order of the entries, and why some results could not be remembered.
 
-    program: takes the words of a command.  Raises BadUsage where no results can be kept.
+    program: takes the words of a command.  place: where it runs.  Raises BadUsage where no results
+    can be kept, and where nothing can be run.
     """
     make_folder(output)
-    on_gpus = options.device != "cpu"
-    runner = open_runner(program, output, options.timeout_s, jobs=jobs, on_gpus=on_gpus)
-    with ResultsDb(output / STORE) as store:
+    work = Work(program, output, options.timeout_s, options.device)
+    with ResultsDb(output / STORE) as store, place.open(work) as runner:
         arena = _Arena(options, runner, store)
-        try:
-            rows = arena.judged(entries, jobs, watch)
-            if options.timing:
-                for _, some in groupby(entries, key=lambda entry: entry.problem):
-                    rows |= arena.timed(tuple(some), rows)
-        finally:
-            runner.stop()
+        rows = arena.judged(entries, watch)
+        if options.timing:
+            by_problem = groupby(entries, key=lambda entry: entry.problem)
+            with side_by_side(runner, runner.contests) as pool:
+                timing = [pool.submit(arena.timed, tuple(some), rows) for _, some in by_problem]
+                rows = rows | {k: v for done in timing for k, v in done.result().items()}
     return tuple(rows[entry.name] for entry in entries), tuple(arena.lost)
 
 
 class _Arena:
     """Judgings and timings, each of which is kept. lost: why some could not be."""
 
-    def __init__(self, options: ArenaOptions, runner: ProcessRunner, store: ResultsDb) -> None:
+    def __init__(self, options: ArenaOptions, runner: Runner, store: ResultsDb) -> None:
         self._options, self._runner, self._store = options, runner, store
         self.lost: list[str] = []
 
-    def judged(
-        self, entries: Sequence[Entry], jobs: int, watch: Watch[ArenaRow]
-    ) -> dict[str, ArenaRow]:
+    def judged(self, entries: Sequence[Entry], watch: Watch[ArenaRow]) -> dict[str, ArenaRow]:
         """By the entry's name. What ended without a verdict is tried again the next time."""
         rows: dict[str, ArenaRow] = {}
         same: dict[str, list[Entry]] = {}  # by key: equal text is judged once
@@ -98,69 +101,82 @@ class _Arena:
 
         def judge(entry: Entry) -> RunEnd:
             watch.begun(entry.name)
-            problem, path = entry.problem_path.absolute(), entry.path.absolute()
-            words = partial(self._options.words, "judge", problem, [path])
-            return self._runner.launch(f"judged/{entry.name}", words)
+            words = partial(self._options.words, "judge")
+            files = entry.problem_path, entry.path
+            return self._runner.launch(Command(f"judged/{entry.name}", files, words, timed=False))
 
-        kept = {k: kept_arena_row(found) for k in same if (found := self._store.get(k))}
+        found = {k: kept_arena_row(told) for k in same if (told := self._store.get(k))}
+        kept = {key: row for key, row in found.items() if self._runner.has(row.device)}
         for key, row in kept.items():
             tell(row, key)
         new = [key for key in same if key not in kept]
-        with ThreadPoolExecutor(jobs) as pool:
+        with side_by_side(self._runner, self._runner.jobs) as pool:
             fresh = {pool.submit(judge, same[key][0]): key for key in new}
-            try:
-                for future in as_completed(fresh):
-                    key = fresh[future]
-                    row = judged_row(same[key][0], future.result())
-                    if row.verdict != "not-verified":
-                        self._keep(same[key][0].name, key, asdict(row))
-                    tell(row, key)
-            except BaseException:  # what has not begun does not, and what has ends
-                pool.shutdown(wait=False, cancel_futures=True)
-                self._runner.stop()
-                raise
+            for future in as_completed(fresh):
+                key = fresh[future]
+                row = judged_row(same[key][0], future.result())
+                if row.verdict != "not-verified":
+                    self._keep(same[key][0].name, key, asdict(row))
+                tell(row, key)
         return rows
 
     def timed(self, entries: Sequence[Entry], rows: Mapping[str, ArenaRow]) -> dict[str, ArenaRow]:
         """The rows of the right candidates of one problem, timed.
 
-        More than can meet at once meet in several runs, and the fastest of those once more.
+        More than can meet at once meet in several runs, and the fastest of those once more; all of
+        them on one kind of machine.
         """
         right = [entry for entry in entries if rows[entry.name].verdict == "verified"]
         by_path = {str(entry.path.absolute()): entry for entry in right}
         groups = [right[at : at + MOST] for at in range(0, len(right), MOST)]
-        contests = [self._contest(group, number) for number, group in enumerate(groups, 1)]
+        contests = list[Contest]()
+        for number, group in enumerate(groups, 1):
+            contests.append(self._contest(group, number, contests))
         if len(groups) > 1:
-            found = [(_ratio(t), path) for c in contests for path, t in c["timings"].items()]
+            found = [(_ratio(t), path) for c in contests for path, t in c.told["timings"].items()]
             fastest = [by_path[path] for _, path in sorted(found, reverse=True)[:MOST]]
-            contests.append(self._contest(fastest, len(groups) + 1) if fastest else NO_CONTEST)
+            if fastest:
+                contests.append(self._contest(fastest, len(groups) + 1, contests))
         told = timed_rows({path: rows[entry.name] for path, entry in by_path.items()}, contests)
         return {by_path[path].name: row for path, row in told.items()}
 
-    def _contest(self, entries: Sequence[Entry], number: int) -> Mapping[str, Any]:
-        """What one run of `bench` reports of these, by their paths; the store has it by their
-        keys."""
+    def _contest(
+        self, entries: Sequence[Entry], number: int, earlier: Sequence[Contest]
+    ) -> Contest:
+        """What one run of `bench` says of these, by their paths; the store has it by their keys.
+
+        earlier: of the same problem, on whose kind of machine it is.
+        """
+        device = next((c.device for c in earlier if c.device), "")
         by_key = {entry.key: entry for entry in entries}  # equal text is timed once
         together = hashlib.sha256("timed".join(sorted(by_key)).encode()).hexdigest()
-        found = self._store.get(together) or self._met(by_key, number, together)
+        kept = self._store.get(together)
+        found = Contest(**kept) if kept else None
+        if found is None or not self._runner.has(found.device) or found.device != device != "":
+            found = self._met(by_key, number, together, device)
         own = [(str(entry.path.absolute()), entry.key) for entry in entries]
-        return {what: {p: some[k] for p, k in own if k in some} for what, some in found.items()}
+        by_path = {
+            what: {p: some[k] for p, k in own if k in some} for what, some in found.told.items()
+        }
+        return replace(found, told=by_path)
 
-    def _met(self, by_key: Mapping[str, Entry], number: int, together: str) -> Mapping[str, Any]:
-        """The same by their keys, of a run that begins now. together: the key of the run."""
+    def _met(self, by_key: Mapping[str, Entry], number: int, together: str, device: str) -> Contest:
+        """The same by their keys, of a run that begins now. together: the key of the run.  device:
+        the kind of machine that it is on; "" for any."""
         paths = {key: str(entry.path.absolute()) for key, entry in by_key.items()}
         first, candidates = next(iter(by_key.values())), [Path(path) for path in paths.values()]
-        problem = first.problem_path.absolute()
-        words = partial(self._options.words, "bench", problem, candidates)
+        files = first.problem_path, *candidates
+        words = partial(self._options.words, "bench")
         name = f"timed/{first.problem}-{number}"
-        run = self._runner.launch(name, words)
+        run = self._runner.launch(Command(name, files, words, timed=True, device=device))
         told = (run.report or {}).get("timing")
         if not isinstance(told, Mapping):
-            return {**NO_CONTEST, "lost": dict.fromkeys(by_key, run.reason)}
+            return Contest({**NOTHING_TOLD, "lost": dict.fromkeys(by_key, run.reason)})
         told = told if "timings" in told else _of_one(told, *paths.values())
-        found = {what: _by_key(told[what], paths) for what in NO_CONTEST}
-        if not found["unclear"]:
-            self._keep(name, together, found)
+        by_name = {what: _by_key(told[what], paths) for what in NOTHING_TOLD}
+        found = Contest(by_name, run.node, run.device)
+        if not by_name["unclear"]:
+            self._keep(name, together, asdict(found))
         return found
 
     def _keep(self, name: str, key: str, result: Mapping[str, Any]) -> None:
@@ -168,7 +184,7 @@ class _Arena:
             self.lost.append(f"{name}: {why}")
 
 
-NO_CONTEST: Mapping[str, Any] = {"timings": {}, "lost": {}, "unclear": {}, "over_best": {}}
+NOTHING_TOLD: Mapping[str, Any] = {"timings": {}, "lost": {}, "unclear": {}, "over_best": {}}
 
 
 def _ratio(timing: Mapping[str, Any]) -> float:
@@ -180,7 +196,7 @@ def _ratio(timing: Mapping[str, Any]) -> float:
 def _of_one(timing: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     """What `bench` reports of one candidate, as it reports several."""
     first = {"median": 1.0, "low": 1.0, "high": 1.0, "claim": FASTEST}
-    return {**NO_CONTEST, "timings": {path: timing}, "over_best": {path: first}}
+    return {**NOTHING_TOLD, "timings": {path: timing}, "over_best": {path: first}}
 
 
 def _by_key(some: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:

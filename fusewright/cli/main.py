@@ -33,6 +33,7 @@ from fusewright.cli.options import (
     PagePath,
     ProblemPath,
     Quiet,
+    RayAddress,
     ReportPath,
     Sanitize,
     Seed,
@@ -319,7 +320,8 @@ def suite(  # noqa: PLR0913 -- the options of the command
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Results go here; DIR_suite else."),
     ] = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
     target: TargetName = None,
     timing: Timing = True,
     timeout_s: Timeout = 600.0,
@@ -346,6 +348,7 @@ def suite(  # noqa: PLR0913 -- the options of the command
 
     def work() -> Done:
         from fusewright.suite.command import suite as run
+        from fusewright.suite.places import place_at
         from fusewright.suite.run_all import SuiteOptions
 
         result = run(
@@ -353,7 +356,7 @@ def suite(  # noqa: PLR0913 -- the options of the command
             SuiteOptions(target, timing, algebra, timeout_s, overrides, tune, seed),
             output or Path(f"{folder.resolve().name}_suite"),
             one_run,
-            jobs=jobs,
+            place=place_at(ray, jobs),
             resume=resume,
             page=wanted.page,
             quiet=quiet,
@@ -383,7 +386,8 @@ def arena(  # noqa: PLR0913 -- the options of the command
             "--output", "-o", metavar="DIR", help="Results are kept here; CANDIDATE_DIR_arena else."
         ),
     ] = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    ray: RayAddress = None,
     device: Device = None,
     timing: Timing = True,
     timeout_s: Timeout = 600.0,
@@ -400,23 +404,21 @@ def arena(  # noqa: PLR0913 -- the options of the command
         verbose=verbose, quiet=quiet, report=report_path, as_json=as_json, page=page_path
     )
     check_outputs(report=wanted.report, page=wanted.page)
-    place = output or Path(f"{candidates.resolve().name}_arena")
+    if ray is not None and device is None:
+        raise BadUsage(
+            "--ray: say --device cuda or --device cpu; nodes need not have what is here."
+        )
+    folder = output or Path(f"{candidates.resolve().name}_arena")
     overrides = parse_settings(settings)
 
     def work() -> Done:
         from fusewright.arena.command import arena as run
         from fusewright.arena.run_arena import ArenaOptions
+        from fusewright.suite.places import place_at
 
         options = ArenaOptions(device or default_device(), timing, timeout_s, overrides)
-        board = run(
-            (problems, candidates),
-            options,
-            place,
-            one_run,
-            jobs=jobs,
-            page=wanted.page,
-            quiet=quiet,
-        )
+        place, folders = place_at(ray, jobs), (problems, candidates)
+        board = run(folders, options, folder, one_run, place=place, page=wanted.page, quiet=quiet)
         for path in board.strangers:
             say(f"fusewright: {path} is left out: its path names no problem.")
         for why in board.lost:

@@ -26,7 +26,20 @@ CandidatePaths = Annotated[
     list[Path],
     typer.Argument(metavar="CANDIDATE...", help="Files that define ModelNew, timed together."),
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at once; one at a time is timed.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Runs at once: 1 if not given, with --ray as many as there is room for. On one "
+        "machine one at a time is timed.",
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="HOST:PORT", help="Run on the Ray cluster whose head listens there."
+    ),
+]
 Timing = Annotated[bool, typer.Option("--timing/--no-timing")]
 Timeout = Annotated[
     float, typer.Option("--timeout", min=1.0, metavar="S", help="Seconds for one run.")

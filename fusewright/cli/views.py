@@ -119,10 +119,10 @@ def arena_done(board: Board, view: View) -> Done:
 
 def suite_done(result: SuiteResult, view: View) -> Done:
     """Of `suite`."""
-    from fusewright.suite.table import total_lines
+    from fusewright.suite.table import count_line
 
     if view == "line":
-        show = partial(print_lines, total_lines(result.totals)[:1])
+        show = partial(print_lines, [count_line(result.totals)])
     else:
         show = partial(_show_suite, result, view)
     return Done(result.report, result.totals.exit_code, show)

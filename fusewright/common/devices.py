@@ -4,15 +4,18 @@ without PyTorch."""
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 FREE = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits")
 ASKED = ("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader")
+KIND = ("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader")
 STATE = ("nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.max.sm", *FREE[2:])
 PATIENCE_S = 20.0  # a driver that nobody has used for a while takes some seconds to answer
 
@@ -45,6 +48,33 @@ def host_free() -> int:
     """Bytes of the host's memory that could be had now."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+
+
+@cache
+def kind_of(gpu: str) -> str:
+    """What results that depend on the hardware are of: the name of a GPU, or for "" that of this
+    machine's processor with how many of it there are."""
+    if gpu:
+        return gpu_kind(gpu)[0]
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{os.cpu_count()} x {next(named, '') or platform.machine()}"
+
+
+def gpu_kind(gpu: str) -> tuple[str, str]:
+    """The name of a GPU and its compute capability, as in "9.0"; "a GPU" and "" where its driver
+    does not say."""
+    try:
+        told = subprocess.run(
+            (*KIND, "-i", gpu), capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        )
+        name, capability = told.stdout.splitlines()[0].rsplit(",", 1)
+    except (OSError, subprocess.SubprocessError, IndexError, ValueError):
+        return "a GPU", ""
+    return name.strip(), capability.strip()
 
 
 @dataclass(frozen=True)

@@ -321,7 +321,7 @@ def _profile_row(row: Mapping[str, Any]) -> tuple[Cell, ...]:
 
 
 def _profiled(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    sides: Sequence[Mapping[str, Any]] = (found["profile"] or {}).get("sides", ())
+    sides: Sequence[Mapping[str, Any]] = (found.get("profile") or {}).get("sides", ())
     return sides
 
 

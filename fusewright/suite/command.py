@@ -18,9 +18,9 @@ from fusewright.report.amounts import tally
 from fusewright.report.run_report import Report
 from fusewright.report.speed import EAGER
 from fusewright.suite.pages import links_from, suite_page, write_problem_pages
-from fusewright.suite.process_runner import Program
-from fusewright.suite.row import SuiteRow, Totals, geometric_mean, totals
+from fusewright.suite.row import SuiteRow, Totals, totals
 from fusewright.suite.run_all import SuiteOptions, Watch, find_problems, run_all
+from fusewright.suite.runner import Place, Program
 from fusewright.suite.table import suite_report
 
 
@@ -40,32 +40,33 @@ def suite(  # noqa: PLR0913 -- the options of `fusewright suite`
     output: Path,
     program: Program,
     *,
-    jobs: int,
+    place: Place,
     resume: bool,
     page: Path | None,
     quiet: bool = False,
 ) -> SuiteResult:
     """Run every problem of the folder.
 
-    program: runs an `optimize` command.  quiet: no progress.  Raises BadUsage for a folder without
-    problem files and for an `output` that cannot be written.
+    program: runs an `optimize` command.  place: where.  quiet: no progress.  Raises BadUsage for a
+    folder without problem files, for an `output` that cannot be written, and for a place where
+    nothing can be run.
     """
-    problems = find_problems(folder, options, output)
+    problems = find_problems(folder, options, output, place)
     done: list[SuiteRow] = []
     with bar(Console(stderr=True), len(problems), quiet=quiet) as shown:
 
         def told(result: SuiteRow) -> None:
             done.append(result)
-            mean = geometric_mean(done, EAGER)
+            mean = totals(done).means.get(EAGER)
             said = tally([row.verdict for row in done]) + (f", mean {mean:.3f}x" if mean else "")
             shown.end(result.name, said)
 
         results, lost = run_all(
             problems, options, output, program,
-            jobs=jobs, resume=resume, watch=Watch(shown.begin, told),
+            place=place, resume=resume, watch=Watch(shown.begin, told),
         )  # fmt: skip
     summed = totals(results)
-    about = {"folder": str(folder), "jobs": jobs} | asdict(options)
+    about = {"folder": str(folder), **place.about} | asdict(options)
     if page is not None:
         links = links_from(page, write_problem_pages(problems, results, output))
         text = page_text(suite_page(results, summed, about, links))

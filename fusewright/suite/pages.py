@@ -30,9 +30,9 @@ from fusewright.report.run_report import Report, environment, verdict_report
 from fusewright.report.speed import CANDIDATE, COMPILED, EAGER, SLOWER
 from fusewright.suite.row import SuiteRow, Totals
 from fusewright.suite.run_all import SuiteProblem
-from fusewright.suite.table import COLUMNS, cells, coverage_lines, total_lines
+from fusewright.suite.table import COLUMNS, cells, coverage_lines, machine_lines, total_lines
 
-WORDS = ("problem", "verdict")  # columns that are no numbers
+WORDS = ("problem", "verdict", "machine")  # columns that are no numbers
 ORDER = ("refuted", "not-verified", "verified")
 NO_RATIOS = "No problem was timed."
 ALL_VERIFIED = "Every problem is verified."
@@ -97,7 +97,7 @@ def suite_page(
         tuple(_tiles(totals)),
         (
             Section("Problems", ("What is lost stands first.",), table=_table(rows, links)),
-            _ratios(rows),
+            _ratios(rows, totals),
             Section("Not verified", reasons or (ALL_VERIFIED,)),
             Section("Totals", tuple(lines), folded=True),
             Section("Columns", table=facts_table(COLUMNS, "column"), folded=True),
@@ -123,7 +123,8 @@ def _tiles(totals: Totals) -> list[Tile]:
     for name in (EAGER, COMPILED):
         mean = totals.means.get(name)
         if mean is None:
-            found.append(Tile(f"Over {name}", "not timed"))
+            several = any(name in means for means in totals.means_on.values())
+            found.append(Tile(f"Over {name}", "no one mean" if several else "not timed"))
             continue
         counts = f"{totals.faster[name]} faster, {totals.slower[name]} slower, beyond the noise"
         tone: Tone = "warn" if totals.slower[name] else ""
@@ -145,7 +146,7 @@ def _row(row: SuiteRow, link: str) -> tuple[Cell, ...]:
     timed = [times.get(side) for side in (EAGER, COMPILED, CANDIDATE)]
     keys = (
         None, None, row.error, row.eager_error, *timed, *over, row.roofline, row.kernels,
-        row.library_nodes, row.seconds,
+        row.library_nodes, row.seconds, None,
     )  # fmt: skip
     return tuple(
         Cell(
@@ -166,7 +167,7 @@ def _tone(column: str, row: SuiteRow) -> Tone:
     return "bad" if ratio is not None and ratio.claim == SLOWER else ""
 
 
-def _ratios(rows: Sequence[SuiteRow]) -> Section:
+def _ratios(rows: Sequence[SuiteRow], totals: Totals) -> Section:
     """The slowest first, so that losses stand at the top."""
     timed = [NamedRatio(row.name, row.ratios[EAGER]) for row in rows
              if row.ratios and EAGER in row.ratios]  # fmt: skip
@@ -174,4 +175,5 @@ def _ratios(rows: Sequence[SuiteRow]) -> Section:
         return Section("Over eager", (NO_RATIOS,))
     timed.sort(key=lambda one: one.ratio.median)
     label = "How many times as fast as eager each problem is, the slowest first"
-    return Section("Over eager", plot=ratios_plot(timed, OVER_EAGER, label))
+    notes = tuple(machine_lines(totals))
+    return Section("Over eager", notes, plot=ratios_plot(timed, OVER_EAGER, label))

@@ -11,6 +11,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import platform
 import select
 import signal
 import socket
@@ -22,7 +23,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fusewright.common.devices import VISIBLE, free_of, gpus, host_free
+from fusewright.common.devices import VISIBLE, free_of, gpus, host_free, kind_of
 from fusewright.common.timing_lock import ASK, GO, HOST, NEEDED, NO_LIMITS, SETTLE, TimingLock
 from fusewright.suite.run_end import (
     OUT_OF_MEMORY,
@@ -32,9 +33,8 @@ from fusewright.suite.run_end import (
     out_of_time,
     reported,
 )
+from fusewright.suite.runner import Command, Program, Work
 
-Program = Callable[[list[str]], object]
-Words = Callable[[str], list[str]]  # of a command, for the file of its report
 # What every run imports; the last three are for what torch.export does when it is first used.
 PRELOAD = (
     "fusewright.cli.main", "fusewright.compiler.pipeline", "torch._dynamo",
@@ -78,64 +78,65 @@ class RunningProcess:
 
 
 class ProcessRunner:
-    """Starts runs, any number at once, and can stop them all."""
+    """Starts runs on this machine, any number at once; a `Runner`."""
+
+    contests = 1  # whoever times has the machine to itself
 
     def __init__(
-        self, program: Program, output: Path, timeout_s: float, *, several: bool = False,
-        devices: Sequence[str] = (), limits: Mapping[str, int] = NO_LIMITS,
+        self, work: Work, *, jobs: int = 1, devices: Sequence[str] = (),
+        limits: Mapping[str, int] = NO_LIMITS, preload: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
-        """output: folder of logs and reports.  timeout_s: of one run.  several: whether others run
-        beside a run.  devices: GPUs, of which each run gets one.  limits: bytes of the host, and
-        of each GPU, that all runs may have together."""
-        self._program, self._several = program, several
+        """devices: GPUs, of which each run gets one.  limits: bytes of the host, and of each GPU,
+        that all runs may have together.  preload: modules that are imported once for all runs."""
+        self.jobs, self._several = jobs, jobs > 1
+        self._program, self._timeout_s, self.output = work.program, work.timeout_s, work.output
         self._runs_on = dict.fromkeys(devices, 0)
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(list(PRELOAD))
+        self._context.set_forkserver_preload(list(PRELOAD if preload is None else preload))
         self._forking = threading.Lock()  # the bookkeeping of multiprocessing knows no threads
-        self._timeout_s = timeout_s
-        self.output = output
         self._machine = TimingLock(limits)
         self._runs: set[RunningProcess] = set()
         self._stopped = False
 
-    def launch(self, name: str, words: Words) -> RunEnd:
+    def launch(self, command: Command) -> RunEnd:
         """Run one command to its end and say what came of it.
 
-        name: of its log and its report in the output folder, without a suffix.  What had too little
-        memory beside others is run once more, with nothing of this runner's.
+        What had too little memory beside others is run once more, with nothing of this runner's.
         """
         begin = time.monotonic()
-        result = self._result(name, words, self._machine.working)
+        result = self._result(command, self._machine.working)
         if result.end != OUT_OF_MEMORY or not self._several or self._stopped:
             return result
-        again = self._result(name, words, self._machine.emptied)
-        if again.end == OUT_OF_MEMORY:
-            why = f"{again.reason.rstrip('.')}. It was run twice, the second time alone."
-            again = replace(again, reason=why)
+        again = run_alone(self._result(command, self._machine.emptied))
         return replace(again, seconds=round(time.monotonic() - begin, 1))
 
-    def _result(
-        self, name: str, words: Words, room: Callable[[], AbstractContextManager[None]]
-    ) -> RunEnd:
+    def has(self, _: str, /) -> bool:
+        """Results of other machines have other keys."""
+        return True
+
+    def _result(self, command: Command, room: Callable[[], AbstractContextManager[None]]) -> RunEnd:
         begin = time.monotonic()
-        stem = self.output / name
+        stem, on = self.output / command.name, ""
+        files = [path.absolute() for path in command.files]
         try:
             stem.parent.mkdir(parents=True, exist_ok=True)
             report = Path(f"{stem}.json")
             report.unlink(missing_ok=True)
             Path(f"{stem}.log").write_bytes(b"")
-            with room(), self._device() as device:
-                late, code = self._run(words(str(report)), f"{stem}.log", device)
+            with room(), self._device() as on:
+                late, code = self._run(command.words(files, stem), f"{stem}.log", on)
         except OSError as error:
             return not_started(f"cannot start: {error}", time.monotonic() - begin)
         seconds = round(time.monotonic() - begin, 1)
         said = _last_words(Path(f"{stem}.log"))
         if late:
-            return out_of_time(self._timeout_s, said, seconds)
-        try:
-            return reported(json.loads(report.read_bytes()), code, seconds)
-        except (OSError, ValueError):
-            return ended(code, said, seconds)
+            found = out_of_time(self._timeout_s, said, seconds)
+        else:
+            try:
+                found = reported(json.loads(report.read_bytes()), code, seconds)
+            except (OSError, ValueError):
+                found = ended(code, said, seconds)
+        return replace(found, node=platform.node(), device=kind_of(on))
 
     @contextmanager
     def _device(self) -> Iterator[str]:
@@ -206,18 +207,43 @@ class ProcessRunner:
         return False
 
 
-def open_runner(
-    program: Program, output: Path, timeout_s: float, *, jobs: int, on_gpus: bool
-) -> ProcessRunner:
-    """For so many runs at once, with a share of this machine's memory and, where they run on GPUs,
-    a GPU for each. program, output, timeout_s: as of ProcessRunner."""
-    devices = gpus() if on_gpus else ()
-    free = {HOST: host_free(), **free_of(devices)}
-    limits = {name: int(SHARE * size) for name, size in free.items()}
-    several = jobs > 1
-    return ProcessRunner(
-        program, output, timeout_s, several=several, devices=devices, limits=limits
-    )
+@dataclass(frozen=True)
+class ThisMachine:
+    """A `Place`: so many runs at once, with a share of this machine's memory and, where they run on
+    GPUs, a GPU for each."""
+
+    jobs: int = 1
+
+    @property
+    def machine(self) -> Sequence[str]:
+        return (platform.node(), platform.platform())
+
+    @property
+    def about(self) -> Mapping[str, object]:
+        return {"jobs": self.jobs}
+
+    @contextmanager
+    def open(self, work: Work) -> Iterator[ProcessRunner]:
+        """The runner; all of its runs have ended after the block."""
+        devices = gpus() if work.target != "cpu" else ()
+        free = {HOST: host_free(), **free_of(devices)}
+        limits = {name: int(SHARE * size) for name, size in free.items()}
+        runner = ProcessRunner(work, jobs=self.jobs, devices=devices, limits=limits)
+        try:
+            yield runner
+        finally:
+            runner.stop()
+
+
+HERE = ThisMachine()
+
+
+def run_alone(again: RunEnd) -> RunEnd:
+    """How the second run of what had too little memory ended; it says so if that was no better."""
+    if again.end != OUT_OF_MEMORY:
+        return again
+    why = f"{again.reason.rstrip('.')}. It was run twice, the second time alone."
+    return replace(again, reason=why)
 
 
 def setting_words(overrides: Mapping[str, str]) -> list[str]:

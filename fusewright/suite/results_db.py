@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +19,12 @@ TABLE = "CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, result TEXT N
 
 
 class ResultsDb:
-    """The results of earlier runs by key; use it as a context, from one thread."""
+    """The results of earlier runs by key; use it as a context, from any thread."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._lock = path, threading.Lock()
         try:
-            self._connection = sqlite3.connect(path, timeout=60)
+            self._connection = sqlite3.connect(path, timeout=60, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=FULL")
             with self._connection:
@@ -46,15 +47,16 @@ class ResultsDb:
         self._connection.close()
 
     def get(self, key: str) -> dict[str, Any] | None:
-        found = self._connection.execute("SELECT result FROM results WHERE key = ?", (key,))
-        row = found.fetchone()
+        asked = "SELECT result FROM results WHERE key = ?"
+        with self._lock:
+            row = self._connection.execute(asked, (key,)).fetchone()
         return None if row is None else json.loads(row[0])
 
     def put(self, key: str, result: Mapping[str, Any]) -> str:
         """Keep a result, in place of an older one; why that was impossible, or ""."""
         text = json.dumps(result)
         try:
-            with self._connection:
+            with self._lock, self._connection:
                 self._connection.execute(
                     "INSERT OR REPLACE INTO results VALUES (?, ?)", (key, text)
                 )

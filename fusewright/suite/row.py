@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fusewright.judge.findings import Word
@@ -29,7 +29,7 @@ class SuiteRow:
 
     ratios: by baseline.  roofline: the time that the target's bandwidth and rates predict for the
     plan, over the measured one.  operators: those in kernels of ours, and those left to PyTorch.
-    degenerate: no output depends on an input.
+    degenerate: no output depends on an input.  node, device: as of `RunEnd`.
     """
 
     name: str
@@ -47,6 +47,8 @@ class SuiteRow:
     library_operators: tuple[str, ...] = ()
     degenerate: bool = False
     seconds: float = 0.0
+    node: str = ""
+    device: str = ""
 
     @property
     def word(self) -> str:
@@ -62,13 +64,18 @@ class SuiteRow:
 
 @dataclass(frozen=True)
 class Totals:
-    """What a whole suite came to; means are geometric, over the timed rows that count."""
+    """What a whole suite came to.
+
+    means: geometric, over the timed rows that count; none where several kinds of machines timed
+    them.  means_on: the same of each kind.
+    """
 
     problems: int
     verified: int
     refuted: int
     not_verified: int
     means: Mapping[str, float]
+    means_on: Mapping[str, Mapping[str, float]]
     faster: Mapping[str, int]
     slower: Mapping[str, int]
     fused_operators: int
@@ -82,7 +89,8 @@ def row_of(name: str, run: RunEnd) -> SuiteRow:
     """The row of a problem, from how its run ended."""
     report = run.report
     if report is None:
-        return SuiteRow(name, "not-verified", run.reason, end=run.end, seconds=run.seconds)
+        row = SuiteRow(name, "not-verified", run.reason, end=run.end, seconds=run.seconds)
+        return replace(row, node=run.node, device=run.device)
     kernels: Sequence[Mapping[str, Any]] = report["kernels"]
     library = [k for k in kernels if k["kind"] == "library" and k["name"] != "getitem"]
     fused = [k for k in kernels if k["kind"] != "library"]
@@ -106,6 +114,8 @@ def row_of(name: str, run: RunEnd) -> SuiteRow:
         library_operators=tuple(k["name"] for k in library),
         degenerate=bool(report["degenerate"]),
         seconds=run.seconds,
+        node=run.node,
+        device=run.device,
     )
 
 
@@ -121,12 +131,15 @@ def totals(results: Iterable[SuiteRow]) -> Totals:
     words = [r.verdict for r in rows]
     good = [r.ratios for r in rows if r.counts and r.ratios]
     library = [n for r in rows for n in r.library_operators]
+    kinds = sorted({r.device for r in rows if r.counts and r.ratios})
+    means_on = {kind: _means([r for r in rows if r.device == kind]) for kind in kinds}
     return Totals(
         problems=len(rows),
         verified=words.count("verified"),
         refuted=words.count("refuted"),
         not_verified=words.count("not-verified"),
-        means={n: mean for n in (EAGER, COMPILED) if (mean := geometric_mean(rows, n))},
+        means=_means(rows) if len(kinds) < 2 else {},
+        means_on=means_on,
         faster={n: _claims(good, n, "faster") for n in (EAGER, COMPILED)},
         slower={n: _claims(good, n, "slower") for n in (EAGER, COMPILED)},
         fused_operators=sum(r.fused_operators for r in rows),
@@ -135,6 +148,11 @@ def totals(results: Iterable[SuiteRow]) -> Totals:
         library={n: library.count(n) for n in sorted(set(library), key=_by_count(library))},
         exit_code=1 if "refuted" in words else 3 if "not-verified" in words else 0,
     )
+
+
+def _means(rows: Sequence[SuiteRow]) -> Mapping[str, float]:
+    """By baseline."""
+    return {n: mean for n in (EAGER, COMPILED) if (mean := geometric_mean(rows, n))}
 
 
 def geometric_mean(results: Iterable[SuiteRow], baseline: str) -> float | None:

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from fusewright import __version__
-from fusewright.common.package import PACKAGE
+from fusewright.common.package import own_digest
 from fusewright.errors import BadUsage
-from fusewright.suite.process_runner import Program, open_runner, setting_words
+from fusewright.suite.process_runner import HERE, setting_words
 from fusewright.suite.results_db import ResultsDb
 from fusewright.suite.row import SuiteRow, kept_row, row_of
-from fusewright.suite.run_end import DISK_FULL
+from fusewright.suite.run_end import SAYS_NOTHING
+from fusewright.suite.runner import Command, Place, Program, Work, side_by_side
 
-SOURCES = (".py", ".h", ".cuh")
 STORE = "results.sqlite"
 Row = TypeVar("Row")
 
@@ -42,9 +40,15 @@ class SuiteOptions:
     tune: str | None = None
     seed: int | None = None
 
-    def words(self, path: Path, stem: Path, report: str) -> list[str]:
-        """Of the `optimize` command for one problem."""
-        words = ["optimize", str(path), "--output", f"{stem}.py", "--report", report]
+    @property
+    def times(self) -> bool:
+        """Whether a run times calls: those of the candidate, or those that the tuner tries."""
+        return self.timing or self.tune not in (None, "off")
+
+    def words(self, files: Sequence[Path], stem: Path) -> list[str]:
+        """Of the `optimize` command for one problem, the only file; stem: of what it writes."""
+        (path,) = files
+        words = ["optimize", str(path), "--output", f"{stem}.py", "--report", f"{stem}.json"]
         words += ["--force", "--verbose"] + ["--no-timing"] * (not self.timing)
         words += ["--no-algebra"] * (not self.algebra)
         words += ["--target", self.target] if self.target else []
@@ -75,13 +79,15 @@ class Watch(Generic[Row]):
 NOBODY: Watch[Any] = Watch(lambda _: None, lambda _: None)
 
 
-def find_problems(folder: Path, options: SuiteOptions, output: Path) -> tuple[SuiteProblem, ...]:
+def find_problems(
+    folder: Path, options: SuiteOptions, output: Path, place: Place = HERE
+) -> tuple[SuiteProblem, ...]:
     """The problem files below `folder`, by name: the path without the suffix.
 
-    Raises BadUsage where there is none.
+    place: where they will run.  Raises BadUsage where there is none.
     """
     paths = files_below(folder, (output,), "problem")
-    about = state_of_all(asdict(options))
+    about = state_of_all(asdict(options), place)
     return tuple(_problem(folder, path, about) for path in paths)
 
 
@@ -91,47 +97,45 @@ def run_all(
     output: Path,
     program: Program,
     *,
-    jobs: int = 1,
+    place: Place = HERE,
     resume: bool = False,
     watch: Watch[SuiteRow] = NOBODY,
 ) -> tuple[tuple[SuiteRow, ...], tuple[str, ...]]:
     """Run every problem; the results in their order, and why some could not be remembered.
 
-    program: takes the words of an `optimize` command.  resume: take what an earlier run has
-    finished from the store in `output`.  Raises BadUsage where no results can be kept.
+    program: takes the words of an `optimize` command.  place: where it runs.  resume: take what an
+    earlier run has finished from the store in `output`.  Raises BadUsage where no results can be
+    kept, and where nothing can be run.
     """
     make_folder(output)
-    on_gpus = options.target != "cpu"
-    launcher = open_runner(program, output, options.timeout_s, jobs=jobs, on_gpus=on_gpus)
+    work = Work(program, output, options.timeout_s, options.target, options.times)
     done = {p.name: _unreadable(p) for p in problems if not p.key}
     by_key = {p.key: p for p in reversed(problems) if p.key}
     lost = []
-    with ResultsDb(output / STORE) as store, ThreadPoolExecutor(jobs) as pool:
-        known = {k: kept_row(r) for k in by_key if resume and (r := store.get(k))}
+    with ResultsDb(output / STORE) as store, place.open(work) as runner:
+        found = {k: kept_row(r) for k in by_key if resume and (r := store.get(k))}
+        known = {k: row for k, row in found.items() if runner.has(row.device)}
         for result in (*done.values(), *known.values()):
             watch.told(result)
 
         def run(problem: SuiteProblem) -> SuiteRow:
             watch.begun(problem.name)
-            words = partial(options.words, problem.path.absolute(), output / problem.name)
-            return row_of(problem.name, launcher.launch(problem.name, words))
+            command = Command(problem.name, (problem.path,), options.words, options.times)
+            return row_of(problem.name, runner.launch(command))
 
-        fresh = {
-            pool.submit(run, p): key
-            for key, p in sorted(by_key.items(), key=lambda item: item[1].name)
-            if key not in known
-        }
-        try:
+        with side_by_side(runner, runner.jobs) as pool:
+            fresh = {
+                pool.submit(run, p): key
+                for key, p in sorted(by_key.items(), key=lambda item: item[1].name)
+                if key not in known
+            }
             for future in as_completed(fresh):
                 result, key = future.result(), fresh[future]
                 known[key] = result
-                if result.end != DISK_FULL:  # that says nothing about the problem
+                if result.end not in SAYS_NOTHING:
                     why = store.put(key, asdict(result))
                     lost += [f"{result.name}: {why}"] if why else []
                 watch.told(result)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            launcher.stop()
     done |= {p.name: replace(known[p.key], name=p.name) for p in problems if p.key}
     return tuple(done[p.name] for p in problems), tuple(lost)
 
@@ -172,18 +176,15 @@ def _unreadable(problem: SuiteProblem) -> SuiteRow:
     return SuiteRow(problem.name, "not-verified", problem.why, end="unreadable")
 
 
-def state_of_all(options: Mapping[str, object]) -> bytes:
+def state_of_all(options: Mapping[str, object], place: Place = HERE) -> bytes:
     """All that a result depends on, except the files that it is about."""
     facts: Mapping[str, object] = {
         **options,
         "fusewright": __version__,
         "torch": metadata.version("torch"),
-        "machine": [platform.node(), platform.platform()],
+        "machine": list(place.machine),
     }
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for path in sorted(p for p in PACKAGE.rglob("*") if p.suffix in SOURCES):
-        digest.update(path.read_bytes())
-    return digest.digest()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode() + own_digest()).digest()
 
 
 def make_folder(output: Path) -> None:

@@ -1,7 +1,7 @@
 """The report of one run, or its exit code and last words -> how it ended.
 
 `end` is "" where it came to its end, else one of: unusable, crashed, time limit, out of memory,
-disk full, bug.
+disk full, bug, lost.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ from typing import Any
 # What a run says when memory was short: PyTorch on a CPU and on a GPU, Python, the judge.
 SHORT_OF_MEMORY = ("MemoryError", "OutOfMemory", "out of memory", "can't allocate", "little memory")
 # Words in the reason, then the exit code -> how it ended.
-DISK_FULL, OUT_OF_MEMORY = "disk full", "out of memory"
+DISK_FULL, OUT_OF_MEMORY, LOST = "disk full", "out of memory", "lost"
 PHRASES = dict.fromkeys(SHORT_OF_MEMORY, OUT_OF_MEMORY) | {"No space left": DISK_FULL}
 ENDS = {2: "unusable", 70: "bug"}
+SAYS_NOTHING = (DISK_FULL, LOST)  # of the problem: another time it may end otherwise
 
 
 @dataclass(frozen=True)
 class RunEnd:
-    """report: what it left, if anything.  reason: why it ended so, in a sentence."""
+    """report: what it left, if anything.  reason: why it ended so, in a sentence.  node, device:
+    the name of the machine that it ran on, and the kind of its GPU, or else of its processor."""
 
     end: str
     reason: str
     seconds: float
     report: Mapping[str, Any] | None = None
+    node: str = ""
+    device: str = ""
 
 
 def reported(report: Mapping[str, Any], code: int, seconds: float) -> RunEnd:
@@ -57,6 +61,11 @@ def out_of_time(limit_s: float, last_words: str, seconds: float) -> RunEnd:
 def not_started(why: str, seconds: float) -> RunEnd:
     """That of a run for which no process could be started."""
     return RunEnd(_phrase(why) or "crashed", why, seconds)
+
+
+def lost(why: str, seconds: float) -> RunEnd:
+    """That of a run whose machine was lost, each time that it was begun."""
+    return RunEnd(LOST, why, seconds)
 
 
 def _end(code: int, reason: str) -> str:

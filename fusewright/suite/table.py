@@ -32,6 +32,7 @@ COLUMNS: Mapping[str, str] = {
     "kernels": "fused kernels",
     "library": "calls that stay PyTorch's",
     "seconds": "how long the run took",
+    "machine": "the node that it ran on, and the kind of its GPU or processor",
 }
 
 
@@ -55,7 +56,8 @@ def show_suite(
         if result.verdict != "verified":
             head = (f"{result.name}: {result.word}: ", STYLES[result.verdict])
             console.print(Text.assemble(head, result.reason), soft_wrap=True)
-    for line in total_lines(totals)[: 1 + len(totals.means) if short else None]:
+    lines = [count_line(totals), *speed_lines(totals)] if short else total_lines(totals)
+    for line in lines:
         console.print(Text(line), soft_wrap=True)
 
 
@@ -82,22 +84,43 @@ def cells(result: SuiteRow) -> list[str]:
         str(result.kernels or ""),
         str(result.library_nodes or ""),
         f"{result.seconds:.0f}",
+        ", ".join(filter(None, (result.node, result.device))),
     ]
 
 
 def total_lines(totals: Totals) -> list[str]:
     """The totals, one sentence a line."""
-    lines = [
+    return [count_line(totals), *speed_lines(totals), *coverage_lines(totals)]
+
+
+def count_line(totals: Totals) -> str:
+    """How many problems there are of each verdict."""
+    return (
         f"{totals.problems} problems: {totals.verified} verified, {totals.refuted} refuted, "
         f"{totals.not_verified} not verified"
+    )
+
+
+def speed_lines(totals: Totals) -> list[str]:
+    """Against each baseline; where several kinds of machines timed rows, a line for each kind."""
+    lines = [
+        f"against {name}: geometric mean {mean:.3f}x, {totals.faster[name]} faster, "
+        f"{totals.slower[name]} slower, the rest without a difference shown"
+        for name, mean in totals.means.items()
     ]
-    for name, mean in totals.means.items():
-        wins, losses = totals.faster[name], totals.slower[name]
-        lines.append(
-            f"against {name}: geometric mean {mean:.3f}x, {wins} faster, {losses} slower, the "
-            "rest without a difference shown"
-        )
-    return [*lines, *coverage_lines(totals)]
+    return [*lines, *machine_lines(totals)]
+
+
+def machine_lines(totals: Totals) -> list[str]:
+    """A mean for each kind of machine, where there are several."""
+    kinds = totals.means_on
+    if len(kinds) < 2:
+        return []
+    lines = [f"timed on {len(kinds)} kinds of machines, whose ratios are not comparable:"]
+    for kind, means in kinds.items():
+        told = ", ".join(f"{mean:.3f}x against {name}" for name, mean in means.items())
+        lines.append(f"on {kind}: geometric mean {told}")
+    return lines
 
 
 def coverage_lines(totals: Totals) -> list[str]:

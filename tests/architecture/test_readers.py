@@ -13,6 +13,7 @@ ENVIRONMENT = {
     "build/compilers": "it looks where load_inline will: PATH, CXX, TORCH_EXTENSIONS_DIR",
     "common/devices": "CUDA_VISIBLE_DEVICES says which GPUs the caller means",
     "suite/process_runner": "it names a run's GPU before the run starts CUDA",
+    "suite/node_run": "a run gets it, without what Ray sets for its workers",
     "judge/isolation/fork_server": "it writes a worker's mark over its own, which /proc shows",
     "judge/isolation/worker_pool": "a worker's environment is a named few of ours",
     "judge/isolation/library_paths": "PYTHONPATH and PATH say where packages and compilers are",

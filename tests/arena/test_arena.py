@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from fusewright.arena import run_arena
+from fusewright.arena.entries import Entry
 from fusewright.cli import main
 from fusewright.suite.results_db import ResultsDb
+from fusewright.suite.run_end import RunEnd
+from fusewright.suite.runner import Command, Work
 from tests.support import arena_stand_in
+from tests.support.arena_stand_in import contest_of
 
 pytestmark = pytest.mark.slow
 
@@ -191,3 +198,54 @@ def test_a_kept_result_has_the_names_of_now(tmp_path: Path) -> None:
     _, report = arena(tmp_path, {"norm/bob": "right 2.0"})
     assert {row["entrant"] for row in report["rows"]} == {"bob", "cid"}
     assert all(row["place"] == 1 for row in report["rows"])
+
+
+class MixedPlace:
+    """A place with two kinds of machines, which takes what comes to each in turn."""
+
+    machine, about = ("mixed",), MappingProxyType({})
+    jobs = contests = 1
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._next = itertools.cycle(("large", "small"))
+
+    @contextmanager
+    def open(self, work: Work) -> Iterator[MixedPlace]:
+        yield self
+
+    def has(self, device: str, /) -> bool:
+        return device in ("large", "small")
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def launch(self, command: Command) -> RunEnd:
+        kind = command.device or next(self._next)
+        if not command.timed:
+            return RunEnd("", "", 0.1, {"verdict": "verified"}, "a node", kind)
+        self.asked.append(command.device)
+        speeds = {"a": "4.0", "d": "3.9"}
+        told = contest_of({str(p): ["right", speeds.get(p.stem, "2")] for p in command.files[1:]})
+        return RunEnd("", "", 0.1, {"timing": told}, "a node", kind)
+
+
+def test_candidates_of_a_problem_are_timed_on_one_kind_of_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_arena, "MOST", 2)
+    (tmp_path / "norm.py").write_text("# norm")
+    entries = []
+    for name in "abcd":
+        (tmp_path / f"{name}.py").write_text(f"# {name}")
+        paths = tmp_path / "norm.py", tmp_path / f"{name}.py"
+        entries.append(Entry("norm", name, *paths, key=name))
+    place = MixedPlace()
+    options = run_arena.ArenaOptions()
+    found, _ = run_arena.run_arena(entries, options, tmp_path / "out", print, place=place)
+    assert place.asked[0] == ""
+    (kind,) = {row.device for row in found}
+    assert place.asked[1:] == [kind, kind]
+    again, _ = run_arena.run_arena(entries, options, tmp_path / "out", print, place=place)
+    assert again == found
+    assert len(place.asked) == 3, "kept"

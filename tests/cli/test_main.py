@@ -401,6 +401,8 @@ USAGE = {
     "judge problem.py candidate.py --html candidate.py": "used twice",
     "bench problem.py candidate.py --html .": "this is a folder",
     "judge --replay old.json --case 3 --html old.json": "used twice",
+    "suite . --ray": "--ray",
+    "arena . . --ray head:6379": "say --device cuda or --device cpu",
     "improve problem.py": "improve",
 }
 
@@ -583,7 +585,7 @@ def test_help_waits_for_nothing() -> None:
     late = ("torch", "jinja2", "mcp", "psutil", "fusewright.suite", "fusewright.arena")
     late += ("fusewright.html_report", "matplotlib", "pygments.lexers")
     late += ("fusewright.doctor", "fusewright.mcp_server", "fusewright.report.decision_diff")
-    late += ("fusewright.profiling",)
+    late += ("fusewright.profiling", "ray")
     command = [sys.executable, "-c", program, *late]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
 

@@ -22,6 +22,7 @@ from fusewright.cli import main
 from fusewright.common.devices import gpus
 from fusewright.common.timing_lock import TimingLock
 from fusewright.judge import judge
+from fusewright.judge.timing.bench import FEWEST_PROCESSES
 from fusewright.report.speed import SpeedRatio
 from fusewright.suite import process_runner
 from fusewright.suite.results_db import ResultsDb
@@ -140,7 +141,7 @@ def test_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_seed_is_that_of_every_run(tmp_path: Path) -> None:
-    words = SuiteOptions(seed=5).words(tmp_path / "p.py", tmp_path / "p", "p.json")
+    words = SuiteOptions(seed=5).words([tmp_path / "p.py"], tmp_path / "p")
     assert words[words.index("--seed") + 1] == "5"
     assert "--verbose" in words, "its log has all"
 
@@ -448,7 +449,11 @@ def test_the_judge_times_within_its_turn(tmp_path: Path) -> None:
         progress=events.append,
     )
     assert verdict.timing is not None, verdict.reason
-    assert events[-3:] == ["timing", "my turn", "over"]
+    begun, *turn_of_last = events[-3:]
+    assert (begun.startswith("timing: process"), turn_of_last) == (True, ["my turn", "over"])
+    assert events.count("my turn") == events.count("over") >= FEWEST_PROCESSES, (
+        "one of each process"
+    )
 
 
 @pytest.mark.slow

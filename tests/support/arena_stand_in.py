@@ -35,14 +35,14 @@ def main(arguments: list[str]) -> int:
         verdict = {"wrong": "refuted", "unclear": "not-verified"}.get(word, "verified")
         report.write_text(json.dumps({"verdict": verdict, "reason": f"it is {word}"}))
         return {"verified": 0, "refuted": 1, "not-verified": 3}[verdict]
-    told = _contest(worth)
+    told = contest_of(worth)
     if len(paths) == 1:  # as the command reports one
         told = next(iter(told["timings"].values()), None)
     report.write_text(json.dumps({"reason": "it broke", "timing": told}, sort_keys=True))
     return 0 if told else 3
 
 
-def _contest(worth: dict[str, list[str]]) -> dict[str, Any]:
+def contest_of(worth: dict[str, list[str]]) -> dict[str, Any]:
     speed = {path: float(words[1]) for path, words in worth.items() if words[0] == "right"}
     best = max(speed.values(), default=1.0)
     return {
