@@ -36,6 +36,7 @@ def test_the_page_has_every_command_of_a_newcomer() -> None:
 @pytest.mark.judged
 @pytest.mark.compiler
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_it_works_as_typed(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     tools = tmp_path / "tools"

@@ -668,6 +668,15 @@ class Oracle:
             torch.cuda.synchronize()
         return time.monotonic() - begin
 
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """What is compared within leaves nothing in the report: it is no candidate's."""
+        kept = dict(self.accuracy_numbers), copy.deepcopy(self.output_numbers), self.calls_compared
+        try:
+            yield
+        finally:
+            self.accuracy_numbers, self.output_numbers, self.calls_compared = kept
+
     def floors(self, eager_s: float) -> Mapping[str, float]:
         """What no call can go below, for all that this machine shows."""
         values, state = mapped(self.own_values, Tensor.clone), self.own(self.state)

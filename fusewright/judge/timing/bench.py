@@ -60,6 +60,9 @@ PROCESSES, FEWEST_PROCESSES = 5, 3
 MIN_ROUNDS = 6  # of a process
 PATIENCE = 20  # shares of the time, for the fewest rounds
 FEWEST_OF_PROCESS = FEWEST_ROUNDS // FEWEST_PROCESSES  # where the time is over
+# Comparisons that take longer are made of candidates only: beside a call of such a size it makes no
+# difference what the caches hold when it begins.
+EVEN_S = 0.02
 LOOKS, LOOK_AGAIN_S = 3, 1.0  # at a floor that a call went below, and seconds before each
 TOO_GOOD = 100  # times faster: no result where the baseline was slower than usual
 IMPOSSIBLE = 20  # times faster than the floor: no neighbour makes that of an honest time
@@ -200,9 +203,10 @@ class Turntaking:
             turn = list(self.sides)
             what = self.to_come.draw(self.number, warm, calls, first=first)
             order.shuffle(turn)
+            even = max(side.compared_s for side in turn) < EVEN_S
             for side in turn:
                 try:
-                    take_turn(self.session, side, what)
+                    take_turn(self.session, side, what, compares=even)
                 except LostSide as error:
                     self.dropped(side, error)
             self.number += 1

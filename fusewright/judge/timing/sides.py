@@ -58,6 +58,7 @@ class Side:
     prepared: bool = False
     moved: bool = False  # does it have the other parameters?
     between: int = 0  # calls that nobody counts, with other values or after a change
+    compared_s: float = 0.0  # the longest comparison of an output
 
     @property
     def is_baseline(self) -> bool:
@@ -173,6 +174,7 @@ def begin_again(session: Session, sides: Sequence[Side], generation: int) -> Non
     for side in sides:
         side.worker.kill(OVER)
     session.site.retire(generation - 1)
+    session.site.nursery(ENVIRONMENT, generation).load()  # once, and not in each that it forks
     for side in sides:
         assert side.begin is not None
         side.worker, side.prepared, side.moved = side.begin(generation), False, False
@@ -230,8 +232,12 @@ def ready(session: Session, side: Side) -> str:
     return ""
 
 
-def take_turn(session: Session, side: Side, what: Round) -> None:
-    """A few untimed calls, then the timed ones; all of them look the same to the worker."""
+def take_turn(session: Session, side: Side, what: Round, *, compares: bool = False) -> None:
+    """A few untimed calls, then the timed ones; all of them look the same to the worker.
+
+    compares: an output is compared where nobody asks whether it is right, too, so that the next
+    call finds cores and caches as a candidate's does.
+    """
     claimed, unexplained, device, cpu = (list[float]() for _ in range(4))
     for name, call, case in what.messages():
         content = {"round": what.number, "call": name, "case": case, "moved": what.moved}
@@ -243,7 +249,7 @@ def take_turn(session: Session, side: Side, what: Round) -> None:
             timed(session, side, step)
         record, wall = timed(session, side, message)
         host = max(record.clocks_ns[0], 1) * 1e-9  # a clock that stands still is the floor's affair
-        if not side.is_baseline:
+        if compares or not side.is_baseline:
             check_output(session, side, record, content)
         side.between += name == "between"
         if call >= 0 and what.counts:
@@ -284,11 +290,15 @@ def _demand_memory(side: Side, record: Record) -> None:
 
 
 def check_output(session: Session, side: Side, record: Record, content: Mapping[str, Any]) -> None:
+    """Raises LostSide where a candidate's output is wrong."""
+    begin = time.monotonic()
     reply = session.ask_reference(
-        do="check", lab="problem", slot=side.slot, record=asdict(record), **content
-    )
+        do="check", lab="problem", slot=side.slot, record=asdict(record),
+        counts=not side.is_baseline, **content,
+    )  # fmt: skip
+    side.compared_s = max(side.compared_s, time.monotonic() - begin)
     wrong = [evidence for _, outcome, evidence in reply["rows"] if outcome == "fail"]
-    if wrong and "timing-outputs" not in session.request.ignored:
+    if wrong and not side.is_baseline and "timing-outputs" not in session.request.ignored:
         what = " and the parameters had changed" if content["moved"] else ""
         case = f" ({content['case']} between the timed calls{what})" if content["case"] else what
         raise LostSide(f"round {content['round']}{case}: {wrong[0]}")

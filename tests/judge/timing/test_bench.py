@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from fusewright.errors import NotVerifiable
+from fusewright.judge.evidence.oracle import Oracle
 from fusewright.judge.isolation.protocol import Record
 from fusewright.judge.judging import judge
 from fusewright.judge.request import Limits
@@ -22,6 +24,7 @@ from fusewright.judge.timing.sides import (
     Round,
     Rounds,
     Side,
+    take_turn,
     timed,
 )
 from fusewright.judge.workers import Short
@@ -118,3 +121,42 @@ def test_only_the_candidates_own_faults_refute_it(
     with pytest.raises(loss) as told:
         timed(cast("Session", fake), Side(name, cast("Any", None), 0), {"do": "call"})
     assert type(told.value) is loss
+
+
+@pytest.mark.parametrize("compares", [True, False])
+@pytest.mark.parametrize("name", [CANDIDATE, EAGER])
+def test_every_side_is_compared_between_its_calls(name: str, compares: bool) -> None:
+    """Else a candidate's next call would find cores and caches as the comparison has left them, and
+    eager's as its own last call has. What a baseline's shows decides nothing, and is not kept."""
+    asked: list[dict[str, Any]] = []
+
+    def ask(**message: Any) -> dict[str, Any]:
+        asked.append(message)
+        if message["do"] == "ship":
+            return {"steps": [{"do": "call"}]}
+        return {"rows": [("timing-outputs", "fail", "it is wrong")]}
+
+    record = Record("done", (), "", (1000, 0, 1000))
+    fake = SimpleNamespace(
+        ask_reference=ask, post=lambda *_: None, collect=lambda *_: record,
+        request=SimpleNamespace(limits=Limits(), ignored=()),
+    )  # fmt: skip
+    side = Side(name, cast("Any", None), 0)
+    with pytest.raises(LostSide) if name == CANDIDATE else nullcontext():
+        take_turn(cast("Session", fake), side, Round(1, 1, 2), compares=compares)
+    checks = [message["counts"] for message in asked if message["do"] == "check"]
+    assert checks == ([True] if name == CANDIDATE else [False] * 3 * compares)
+    assert len(side.turns) == (name == EAGER)
+
+
+def test_what_baselines_show_is_not_reported() -> None:
+    order = {"device": "cpu", "accuracy": "contract", "seed": "1f" * 16, "overrides": {}}
+    lab = Oracle({**order, "problem": str(PROBLEMS / "linear_relu.py")})
+    lab.accuracy_numbers["rms_candidate"], lab.calls_compared = 1.0, 3
+    lab.output_numbers[0]["rms_candidate"] = 1.0
+    with lab.unrecorded():
+        lab.accuracy_numbers["rms_candidate"], lab.calls_compared = 9.0, 4
+        lab.output_numbers[0]["rms_candidate"] = lab.output_numbers[1]["rms_candidate"] = 9.0
+    assert lab.accuracy_numbers == lab.output_numbers[0] == {"rms_candidate": 1.0}
+    assert lab.calls_compared == 3
+    assert [*lab.output_numbers] == [0]

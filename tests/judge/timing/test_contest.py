@@ -116,10 +116,10 @@ def test_who_is_lost_is_gone_while_the_others_go_on(
         killed.append(f"{worker.name}: {reason}")
         return kill(worker, reason, *more)
 
-    def turn(session: Session, side: Side, what: Round) -> None:
+    def turn(session: Session, side: Side, what: Round, *, compares: bool = False) -> None:
         if killed:
             turns.append(side.name)
-        take_turn(session, side, what)
+        take_turn(session, side, what, compares=compares)
 
     monkeypatch.setattr(Worker, "kill", noted)
     monkeypatch.setattr(bench, "take_turn", turn)
