@@ -51,7 +51,7 @@ def test_it_works_as_typed(tmp_path: Path) -> None:
         if kind == "python":
             (tmp_path / name).write_text(text, encoding="utf-8")
             continue
-        for line in text.splitlines():
+        for line in text.replace("\\\n", "").splitlines():
             done = subprocess.run(
                 line, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True,
                 timeout=600, check=False,
