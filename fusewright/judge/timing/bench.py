@@ -55,8 +55,10 @@ CALLS_BY_SECONDS: Mapping[str, Sequence[tuple[float, tuple[int, int]]]] = {
     "cuda": ((0.03, (2, 5)), (0.06, (2, 3)), (float("inf"), (1, 1))),
 }
 # Of each side, one after the other; fewer where the time is over. Three are the fewest of which an
-# interval says something: with two, Student's is six times as wide as what they show.
-PROCESSES, FEWEST_PROCESSES = 5, 3
+# interval says something: with two, Student's is six times as wide as what they show. On a GPU each
+# takes seconds to start.
+PROCESSES: Mapping[str, int] = {"cpu": 5, "cuda": 3}
+FEWEST_PROCESSES = 3
 MIN_ROUNDS = 6  # of a process
 PATIENCE = 20  # shares of the time, for the fewest rounds
 FEWEST_OF_PROCESS = FEWEST_ROUNDS // FEWEST_PROCESSES  # where the time is over
@@ -129,7 +131,8 @@ def take_turns(
     """
     taken = Turntaking(session, sides, lose, Rounds.of(session.ask_reference))
     told: dict[Side, list[str]] = {}
-    for generation in range(PROCESSES):
+    most = PROCESSES[session.request.device]
+    for generation in range(most):
         late = (
             taken.took_s > session.request.budget_s or time.monotonic() > session.request.deadline
         )
@@ -138,7 +141,7 @@ def take_turns(
         if generation:
             begin_again(session, sides, generation)
         taken.get_ready()
-        session.progress("timing", f"timing: process {generation + 1} of {PROCESSES} a side")
+        session.progress("timing", f"timing: process {generation + 1} of {most} a side")
         with turn():
             taken.rounds()
         for side in taken.candidates:
@@ -196,7 +199,8 @@ class Turntaking:
     def rounds(self) -> None:
         """Those of one process a side."""
         request, order = self.session.request, random.SystemRandom()
-        limits, share_s = CALLS_BY_SECONDS[request.device], request.budget_s / PROCESSES
+        share_s = request.budget_s / PROCESSES[request.device]
+        limits = CALLS_BY_SECONDS[request.device]
         begin, (warm, calls) = time.monotonic(), limits[-1][1]
         first, rounds = True, 0
         while self.candidates:
