@@ -1,15 +1,19 @@
 # Every target works on a fresh machine: the first one run makes .venv with pinned dependencies.
 # To use an environment of your own, name its interpreter: make test PYTHON=python3
 
+# Another PyTorch than the pinned one has an environment beside it: make test TORCH=2.15.0
+
 SYSTEM_PYTHON ?= python3
-PYTHON ?= .venv/bin/python
-TORCH ?= 2.13.0
+PINNED := $(shell sed -n 's/^torch==//p' requirements-dev.txt)
+TORCH ?= $(PINNED)
+VENV := .venv$(if $(filter-out $(PINNED),$(TORCH)),-$(TORCH))
+PYTHON ?= $(VENV)/bin/python
 # Test files, and problems of the zoo, side by side.
 JOBS ?= 2
 TESTS ?= tests
 
 LOCK := $(shell cat requirements-dev.txt pyproject.toml | cksum | tr -d ' ')
-READY := $(if $(filter .venv/bin/python,$(PYTHON)),.venv/ready-$(LOCK))
+READY := $(if $(filter $(VENV)/bin/python,$(PYTHON)),$(VENV)/ready-$(LOCK))
 
 DEMO = examples/swish_bias_groupnorm.py
 DEMO_SET = batch_size=64
@@ -61,10 +65,10 @@ sizes: $(READY)
 bench: $(READY)
 	@set -e; for script in bench/*.py; do $(PYTHON) $$script; done
 
-lock: $(READY)
-	$(PYTHON) tools/lock.py $(TORCH)
+lock:
+	$(SYSTEM_PYTHON) tools/lock.py $(TORCH)
 
-.venv/ready-$(LOCK): | requirements-dev.txt pyproject.toml tools/install.py
-	$(SYSTEM_PYTHON) tools/install.py
-	@rm -f .venv/ready-*
+$(VENV)/ready-$(LOCK): | requirements-dev.txt pyproject.toml tools/install.py
+	$(SYSTEM_PYTHON) tools/install.py $(VENV) $(TORCH)
+	@rm -f $(VENV)/ready-*
 	@touch $@

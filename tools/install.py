@@ -1,4 +1,8 @@
-"""requirements-dev.txt -> .venv: the pinned development environment. Run by the Makefile.
+"""requirements-dev.txt -> an environment for development, with this PyTorch. Run by the Makefile:
+
+    python3 tools/install.py [FOLDER [VERSION]]
+
+into .venv, with the pinned PyTorch, if not told otherwise; everything else is as pinned.
 
 Runs under the system's Python, with nothing but the standard library. PyTorch's CPU build has its
 own package index; it is used when there is no CUDA GPU and the index answers, and never required.
@@ -9,13 +13,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
+LOCK = ROOT / "requirements-dev.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PROBE_SECONDS = 3.0
 OLDEST = (3, 11)
@@ -56,12 +61,19 @@ def index_options() -> list[str]:
     return []
 
 
-def pip(*arguments: str) -> None:
-    command = [str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+def with_torch(lock: str, version: str) -> str:
+    """The text of a lock with another PyTorch; as it is, where no version is named."""
+    lines = [f"torch=={version}" if version and line.startswith("torch==") else line
+             for line in lock.splitlines()]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def pip(venv: Path, *arguments: str) -> None:
+    command = [str(venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*command, *arguments], check=True)
 
 
-def main() -> int:
+def main(folder: str = ".venv", version: str = "") -> int:
     if sys.version_info < OLDEST:
         print(
             f"Python {sys.version.split()[0]} is too old: fusewright needs 3.11 or newer. "
@@ -69,14 +81,18 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
+    venv = ROOT / folder
     try:
-        if not (VENV / "bin" / "python").exists():
-            print("Making .venv ...", flush=True)
-            subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        lock = str(ROOT / "requirements-dev.txt")
-        print("Installing requirements-dev.txt into .venv ...", flush=True)
-        pip("install", "-qq", *index_options(), "--requirement", lock)
-        pip("install", "-qq", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+        if not (venv / "bin" / "python").exists():
+            print(f"Making {folder} ...", flush=True)
+            subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        print(f"Installing requirements-dev.txt into {folder} ...", flush=True)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as lock:
+            lock.write(with_torch(LOCK.read_text(encoding="utf-8"), version))
+            lock.flush()
+            pip(venv, "install", "-qq", *index_options(), "--requirement", lock.name)
+        own = ("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+        pip(venv, "install", "-qq", *own)
     except subprocess.CalledProcessError as error:
         print(f"Installing failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 2
@@ -84,4 +100,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:3]))

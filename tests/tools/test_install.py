@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.support.folders import ROOT
 from tests.support.scripts import load_script
 
 
@@ -69,3 +71,19 @@ def test_which_build(
     monkeypatch.setattr(install, "has_cuda_gpu", lambda: gpu)
     monkeypatch.setattr(install, "answers", lambda url, seconds: reachable)
     assert install.index_options() == options
+
+
+def test_another_pytorch_beside_the_pinned_one(install: ModuleType) -> None:
+    lock = "# Every package.\nnumpy==2.4.1\ntorch==2.13.0\ntorchtools==1.0\n"
+    other = install.with_torch(lock, "2.15.0")
+    assert other == "# Every package.\nnumpy==2.4.1\ntorch==2.15.0\ntorchtools==1.0\n"
+    assert install.with_torch(lock, "") == lock
+    assert install.with_torch(install.LOCK.read_text(), "9.9.9").count("torch==9.9.9\n") == 1
+
+
+@pytest.mark.parametrize(("words", "venv"), [((), ".venv"), (("TORCH=9.9.9",), ".venv-9.9.9")])
+def test_each_pytorch_has_an_environment_of_its_own(words: tuple[str, ...], venv: str) -> None:
+    command = ["make", "--dry-run", "--always-make", "unit", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"tools/install.py {venv} " in done.stdout
+    assert f"\n{venv}/bin/python -m pytest" in done.stdout
