@@ -139,8 +139,7 @@ class Site:
         names = frozenset(environment)
         kind = names, generation
         if kind not in self.nurseries:
-            count = sum(kind[1] == generation for kind in self.nurseries)
-            folder = self.folder / f"nursery-{generation}-{count}"
+            folder = self.folder / f"nursery-{secrets.token_hex(4)}"
             _make_private(folder, None)
             own = {MARK: secrets.token_hex(MARK_LENGTH // 2)}
             full = self.environment(folder) | dict(environment) | own
@@ -148,10 +147,9 @@ class Site:
             self.nurseries[kind] = Nursery(full, folder.with_suffix(".log"), shared)
         return self.nurseries[kind]
 
-    def retire(self, generation: int) -> None:
-        """Nothing more will be forked by the nurseries of this generation; those of the first are
-        everybody's."""
-        for kind in [kind for kind in self.nurseries if kind[1] == generation and generation]:
+    def retire(self) -> None:
+        """End the nurseries of all generations but the first, and what they have forked."""
+        for kind in [kind for kind in self.nurseries if kind[1]]:
             self.nurseries.pop(kind).close()
 
     def compiled(self, uid: int | None = None) -> Path:

@@ -173,7 +173,7 @@ def begin_again(session: Session, sides: Sequence[Side], generation: int) -> Non
         side.worker.stop(OVER)
     for side in sides:
         side.worker.kill(OVER)
-    session.site.retire(generation - 1)
+    session.site.retire()
     session.site.nursery(ENVIRONMENT, generation).load()  # once, and not in each that it forks
     for side in sides:
         assert side.begin is not None

@@ -64,10 +64,11 @@ def own_site(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield opened
 
 
-def start(site: Site, environment: Mapping[str, str] = CHECKED) -> Worker:
+def start(site: Site, environment: Mapping[str, str] = CHECKED, generation: int = 0) -> Worker:
     return site.start(
         "tested", "fusewright.judge.isolation.candidate_worker", options={"device": "cpu"},
         regions=((Region("in", 1 << 20), Region("out", 1 << 20)),), environment=environment,
+        generation=generation,
     )  # fmt: skip
 
 
@@ -180,6 +181,24 @@ def test_a_site_that_lost_its_nursery_says_so(
     assert own_site.lost()
     with pytest.raises(NotVerifiable, match="starts workers"):
         start(own_site)
+
+
+def test_generations_have_nurseries_of_their_own(own_site: Site) -> None:
+    """As often as anybody asks: a timing that was unclear is made again on the same site."""
+    first, pids = own_site.nursery(CHECKED), set[int]()
+    for _ in range(2):
+        for generation in (1, 2):
+            own_site.retire()
+            assert not any(own for _, own in own_site.nurseries)
+            assert own_site.nursery(CHECKED) is first
+            nursery = own_site.nursery(CHECKED, generation)
+            assert own_site.nursery(CHECKED, generation) is nursery
+            worker = start(own_site, CHECKED, generation)
+            assert answer(worker, 0) == "ready"
+            assert worker.pid in supervisor.children(nursery.pid)
+            pids.add(nursery.pid)
+            worker.kill("it is over")
+    assert len(pids | {first.pid}) == 5
 
 
 def test_a_worker_under_a_launcher_is_started_by_exec(site: Site) -> None:
