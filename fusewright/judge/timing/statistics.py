@@ -110,8 +110,13 @@ def ratio(
 
 
 def null_threshold(first: Processes, second: Processes, *, seed: int = 0) -> float:
-    """Eager against eager -> delta, in log units: what this machine cannot tell apart today."""
-    null = ratio(first, second, seed=seed)
+    """Eager against eager -> delta, in log units: what this machine cannot tell apart today.
+
+    Over all pairs, as of one process: what processes differ by, the interval of a ratio has itself,
+    and it would count twice.
+    """
+    pooled = ([turn for turns in side for turn in turns] for side in (first, second))
+    null = ratio(*([turns] for turns in pooled), seed=seed)
     return abs(math.log(null.median)) + null.half_width
 
 
