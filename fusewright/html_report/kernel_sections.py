@@ -183,7 +183,7 @@ def _emitted_facts(kernel: EmittedKernel, us: float | None) -> Iterator[tuple[st
     yield "bytes", kernel.bytes
     yield "operations", kernel.flops
     time = f"{kernel.predicted}, predicted"
-    yield "time", time if us is None else f"{time_text(us * 1e-6)}, measured; {time}"
+    yield "time", time if us is None else f"{time_text(us * MICRO)}, measured; {time}"
     if kernel.strategy:
         yield "how", "; ".join(kernel.strategy)
 

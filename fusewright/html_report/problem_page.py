@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusewright.html_report.kernel_sections import (
+    MICRO,
     KernelsKnown,
     graph_sections,
     kernel_section,
@@ -299,10 +300,10 @@ def _profile_sections(found: Mapping[str, Any]) -> Iterator[Section]:
     for side in _profiled(found):
         rows = [_profile_row(row) for row in side["rows"]]
         between, share = side["between_us"], side["between_us"] / side["profiled_us"]
-        cells = ("between: Python, the profiler", time_text(between * 1e-6), f"{share:.0%}")
+        cells = ("between: Python, the profiler", time_text(between * MICRO), f"{share:.0%}")
         rows.append((*(Cell(text) for text in cells), *(Cell("") for _ in PROFILE[3:])))
         name = "this file" if side["name"] == CANDIDATE else side["name"]
-        clock, under = (time_text(side[key] * 1e-6) for key in ("call_us", "profiled_us"))
+        clock, under = (time_text(side[key] * MICRO) for key in ("call_us", "profiled_us"))
         notes = (f"A call takes {clock} by the clock, {under} under the profiler.", side["note"])
         table = Table(PROFILE, tuple(rows), sortable=True)
         yield Section(f"Where the time of {name} goes", tuple(filter(None, notes)), table=table)
@@ -313,10 +314,10 @@ def _profile_row(row: Mapping[str, Any]) -> tuple[Cell, ...]:
     roofline = "" if row["roofline"] is None else f"{row['roofline']:.0%}"
     times = f" x{row['count']}" if row["count"] > 1 else ""
     return (
-        Cell(f"{row['name']}{times}"), Cell(time_text(row["us"] * 1e-6), str(row["us"])),
+        Cell(f"{row['name']}{times}"), Cell(time_text(row["us"] * MICRO), str(row["us"])),
         Cell(f"{row['share']:.0%}", str(row["share"])), Cell(moved, str(row["bytes"] or 0)),
         Cell(roofline, str(row["roofline"] or 0)),
-        Cell(time_text(row["gap_us"] * 1e-6), str(row["gap_us"])),
+        Cell(time_text(row["gap_us"] * MICRO), str(row["gap_us"])),
     )  # fmt: skip
 
 
@@ -326,9 +327,9 @@ def _profiled(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _step_times(found: Mapping[str, Any]) -> Mapping[str, float]:
-    """Microseconds of each step of the candidate, where it was profiled."""
+    """Microseconds of one run of each step of the candidate, where it was profiled."""
     rows = (row for side in _profiled(found) if side["name"] == CANDIDATE for row in side["rows"])
-    return {row["name"]: row["us"] for row in rows if row["is_step"]}
+    return {row["name"]: row["us"] / row["count"] for row in rows if row["is_step"]}
 
 
 # ---- right or not --------------------------------------------------------------------------------

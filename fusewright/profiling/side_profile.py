@@ -41,7 +41,7 @@ class Profile:
 
     @property
     def step_times(self) -> Mapping[str, float]:
-        """The microseconds that each step of the emitted file took, by its name; empty where there
-        is no such file."""
+        """The microseconds that one run of each step of the emitted file took, by its name; empty
+        where there is no such file."""
         rows = (row for side in self.sides if side.name == CANDIDATE for row in side.rows)
-        return {row.name: row.us for row in rows if row.is_step}
+        return {row.name: row.us / row.count for row in rows if row.is_step}

@@ -12,18 +12,23 @@ import pytest
 from fusewright.errors import NotVerifiable
 from fusewright.judge.evidence.oracle import Oracle
 from fusewright.judge.isolation.protocol import Record
+from fusewright.judge.isolation.sandbox import Plan
+from fusewright.judge.isolation.worker_pool import Site
 from fusewright.judge.judging import judge
 from fusewright.judge.request import Limits
 from fusewright.judge.session import Session
 from fusewright.judge.timing.bench import FEWEST_PROCESSES, PROCESSES
 from fusewright.judge.timing.sides import (
+    AGAIN,
     CANDIDATE,
+    COMPILED,
     EAGER,
     FEWEST_ROUNDS,
     LostSide,
     Round,
     Rounds,
     Side,
+    start,
     take_turn,
     timed,
 )
@@ -147,6 +152,24 @@ def test_every_side_is_compared_between_its_calls(name: str, compares: bool) -> 
     checks = [message["counts"] for message in asked if message["do"] == "check"]
     assert checks == ([True] if name == CANDIDATE else [False] * 3 * compares)
     assert len(side.turns) == (name == EAGER)
+
+
+def test_no_candidate_sees_what_torch_compile_has_made(tmp_path: Path) -> None:
+    """It could make the baseline slower, or wrong, for the processes that come later."""
+    begun: dict[str, Plan] = {}
+    plan = Plan(0, writable=(str(tmp_path / "build"),))
+    site = Site(tmp_path, plan, "cpu", tmp_path / "build")
+    fake = SimpleNamespace(
+        site=site, request=SimpleNamespace(problem="problem.py"),
+        start_candidate=lambda name, slot, *, plan, **_: begun.update({name: plan}),
+    )  # fmt: skip
+    start(cast("Session", fake), (CANDIDATE, EAGER, AGAIN, COMPILED), range(4))
+    made = str(site.compiled())
+    assert begun["torch.compile"].writable == (made,)
+    others = [own for name, own in begun.items() if name != "torch.compile"]
+    assert len(others) == 3
+    assert not any(made in (*own.writable, *own.readable) for own in others)
+    assert begun["candidate"] == plan
 
 
 def test_what_baselines_show_is_not_reported() -> None:
