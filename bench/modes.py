@@ -1,11 +1,13 @@
 """Times of problem files in train mode and in eval mode -> a Markdown table, ours beside others.
 
-python bench/modes.py [zoo/network_residual_stack.py ...] [--target cuda|cpu] [--warm]
+python bench/modes.py [zoo/network_residual_stack.py ...] [--target cuda|cpu] [--overhead] [--warm]
 
 One file is written for both modes. A round calls each side once, in random order, on inputs of the
 round; a call is timed with a device that waits for nothing before it. Numbers are medians of 51
-rounds, and quartiles of the ratios within a round. --warm: only compile, so that several processes
-may do it beside each other; PyTorch and fusewright keep what they compiled.
+rounds, and quartiles of the ratios within a round. --overhead: torch.compile's mode that reduces
+it is a side, too, and behind each time stands that of a GPU which the host is ahead of. --warm:
+only compile, so that several processes may do it beside each other; PyTorch and fusewright keep
+what they compiled.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ from fusewright.common.problem_file import Problem, load_problem
 from fusewright.compiler.options import MODES
 from fusewright.compiler.pipeline import emit_only
 
-ROUNDS, BEFORE = 51, 3
+ROUNDS, BEFORE = 51, 4
+SIDES = ("ours", "eager", "torch.compile", "reduce-overhead")
+HEAD_START = 10_000_000  # cycles: about 5 ms
 ZOO = Path(__file__).parents[1] / "zoo"
 NAMES = (
     *("norm_batch_train", "linear_batchnorm_swish", "network_residual_stack"),
@@ -44,23 +48,26 @@ def main() -> None:
     known = [ZOO / f"{name}.py" for name in NAMES]
     parser.add_argument("problems", nargs="*", type=Path, default=known)
     parser.add_argument("--target", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--overhead", action="store_true")
     parser.add_argument("--warm", action="store_true")
     given = parser.parse_args()
-    print("| problem | mode | ours ms | eager ms | torch.compile ms | eager/ours | compile/ours |")
-    print("|---|---|---|---|---|---|---|")
+    names = SIDES if given.overhead else SIDES[:3]
+    others = [f"{name}/ours" for name in names[1:]]
+    columns = ["problem", "mode", *(f"{name} ms" for name in names), *others]
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for path in given.problems:
         for mode in MODES[1:]:
-            print(_row(path, mode, given.target, warm=given.warm), flush=True)
+            print(_row(path, mode, given.target, names, warm=given.warm), flush=True)
 
 
 @torch.no_grad()
-def _row(path: Path, mode: str, target: str, *, warm: bool) -> str:
+def _row(path: Path, mode: str, target: str, names: Sequence[str], *, warm: bool) -> str:
     problem, device = load_problem(path), "cuda" if target == "cuda" else "cpu"
-    sides = _sides(problem, mode, target, device)
     torch.compiler.reset()
+    sides = _sides(problem, mode, target, device, names)
     for k in range(BEFORE):
         inputs, seed = drawn(problem, device), k
-        ours, eager, _ = (_seeded(side, inputs, seed) for side in sides.values())
+        ours, eager, *_ = (_seeded(side, inputs, seed) for side in sides.values())
         torch.testing.assert_close(ours, eager, rtol=1e-2, atol=1e-3)
     status = type(sides["ours"]).fusewright_status()  # type: ignore[attr-defined]
     if not status["kernels"]:
@@ -70,7 +77,11 @@ def _row(path: Path, mode: str, target: str, *, warm: bool) -> str:
         return f"| {path.stem} | {mode} | warm |"
     rounds = [_round(sides, drawn(problem, device), device) for _ in range(ROUNDS)]
     cells = [f"{statistics.median(r[name] for r in rounds) * 1e3:.4f}" for name in sides]
-    for other in ("eager", "torch.compile"):
+    if len(names) == len(SIDES) and device == "cuda":
+        ahead = [_round(sides, drawn(problem, device), device, ahead=True) for _ in range(ROUNDS)]
+        alone = (statistics.median(r[name] for r in ahead) * 1e3 for name in sides)
+        cells = [f"{cell} ({gpu:.4f})" for cell, gpu in zip(cells, alone, strict=True)]
+    for other in names[1:]:
         low, middle, high = statistics.quantiles((r[other] / r["ours"] for r in rounds), n=4)
         cells.append(f"{middle:.2f} ({low:.2f} to {high:.2f})")
     return f"| {path.stem} | {mode} | {' | '.join(cells)} |"
@@ -81,15 +92,19 @@ def _seeded(model: nn.Module, inputs: list[Any], seed: int) -> object:
     return model(*inputs)
 
 
-def _sides(problem: Problem, mode: str, target: str, device: str) -> dict[str, nn.Module]:
+def _sides(
+    problem: Problem, mode: str, target: str, device: str, names: Sequence[str]
+) -> dict[str, nn.Module]:
     """Models with the same parameters, in this mode."""
-    eager = problem.make_model().to(device).train(mode == "train")
-    ours = written(problem, target).to(device).train(mode == "train")
-    compiled = problem.make_model().to(device).train(mode == "train")
-    for model in (ours, compiled):
-        model.load_state_dict(eager.state_dict())
-    compiled.compile()
-    return {"ours": ours, "eager": eager, "torch.compile": compiled}
+    sides: dict[str, nn.Module] = {
+        name: problem.make_model() if name != "ours" else written(problem, target) for name in names
+    }
+    for model in sides.values():
+        model.to(device).train(mode == "train").load_state_dict(sides["eager"].state_dict())
+    sides["torch.compile"].compile()
+    if "reduce-overhead" in sides:
+        sides["reduce-overhead"].compile(mode="reduce-overhead")
+    return sides
 
 
 def written(problem: Problem, target: str, *, gradients: bool = False) -> Any:
@@ -110,14 +125,16 @@ def drawn(problem: Problem, device: str) -> list[Any]:
     return [x.to(device) if isinstance(x, torch.Tensor) else x for x in problem.make_inputs()]
 
 
-def _round(sides: Mapping[str, nn.Module], inputs: list[Any], device: str) -> dict[str, float]:
-    """Seconds of one call of each side."""
+def _round(
+    sides: Mapping[str, nn.Module], inputs: list[Any], device: str, *, ahead: bool = False
+) -> dict[str, float]:
+    """Seconds of one call of each side. ahead: of the GPU alone."""
     order = random.sample([*sides], len(sides))
-    return {name: timed(partial(sides[name], *inputs), device) for name in order}
+    return {name: timed(partial(sides[name], *inputs), device, ahead=ahead) for name in order}
 
 
-def timed(call: Call, device: str) -> float:
-    """Seconds of one call."""
+def timed(call: Call, device: str, *, ahead: bool = False) -> float:
+    """Seconds of one call. ahead: with a GPU that is busy until the host has launched all of it."""
     if device == "cpu":
         begin = time.perf_counter()
         call()
@@ -126,6 +143,8 @@ def timed(call: Call, device: str) -> float:
     last: Any
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
+    if ahead:
+        torch.cuda._sleep(HEAD_START)
     first.record()
     call()
     last.record()

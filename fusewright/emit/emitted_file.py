@@ -33,6 +33,7 @@ from fusewright.emit.runtime import Runtime, cpp_runtime, cuda_runtime
 from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.same_files import same_files
 from fusewright.emit.scope import EmitScope
+from fusewright.emit.steps_function import StepsFunction
 from fusewright.emit.traced_operator import TracedOperator
 from fusewright.frontend.capture import Captured
 from fusewright.fusion.planner import Plan
@@ -51,8 +52,8 @@ class GeneratedForward:
     to be like.  own: the name of its class.  holds: the variable of what the conditions say: true,
     or a false value, which is a reason.  other: that of the other mode, if there is one.
     recorded: that for calls that record gradients, if there is one.  records: whether this is such
-    a one.  functions: what it calls at the top level, each as lines.  operator: as what PyTorch's
-    compiler calls the statements, if it can.
+    a one.  functions: what it calls at the top level, each as lines.  steps: the statements as a
+    function of their own, where they are one.  operator: as what PyTorch's compiler calls it.
     """
 
     signature: str
@@ -70,6 +71,7 @@ class GeneratedForward:
     recorded: GeneratedForward | None = None
     records: bool = False
     functions: tuple[tuple[str, ...], ...] = ()
+    steps: StepsFunction | None = None
     operator: TracedOperator | None = None
 
     @property
@@ -144,6 +146,7 @@ def generated_forward(
         table=asked.table,
         own=scope.own,
         holds=asked.holds,
+        steps=body.steps,
         operator=body.operator,
     )
 
@@ -318,7 +321,7 @@ _STATUS = """
 @staticmethod
 def fusewright_status():
     \"\"\"Its calls: with kernels, and without, by what did not hold.\"\"\"
-    return _fusewright_status({})"""
+    return {}"""
 
 
 def _subclass(part: NewClass) -> list[str]:
@@ -359,7 +362,7 @@ def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
     original = f"return self.reference_forward({new.call})"
     records = f"if _fusewright_records({', '.join(['self', *[new.call] * bool(new.call)])}):"
     for suffix, one in new.modes:
-        name, operator = f"forward{suffix}", one.operator
+        name, operator, called = f"forward{suffix}", one.operator, one
         before, again = list[str](), list[str]()
         if other and not suffix:
             before.append(f"if {'' if other.training else 'not '}self.training:")
@@ -367,22 +370,27 @@ def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
         if one.recorded:
             again = [records, f"    return self.{name}_with_gradients({new.call})"]
         lines += [""] * bool(lines)
+        if one.steps:
+            called = replace(one, statements=tuple(one.steps.called(suffix)))
         if operator:
             asked = [*operator.traced(suffix, own, original), *again]
-            called = replace(one, statements=tuple(operator.run(suffix)))
             lines += _method(name, called, new, signature, returns, before, asked)
-            for more in operator.steps(suffix, one.statements), operator.tensors(suffix):
-                lines += ["", *(part for line in more for part in _wrapped(line))]
         else:
             traced = f"if _fusewright_compiling() and _fusewright_traced({own}):"
             before += [traced, f"    {original}", *again]
-            lines += _method(name, one, new, signature, returns, before)
+            lines += _method(name, called, new, signature, returns, before)
+        further = [one.steps.method(suffix, one.statements)] if one.steps else []
+        for more in (*further, *([operator.tensors(suffix)] if operator else [])):
+            lines += ["", *(part for line in more for part in _wrapped(line))]
         if one.recorded:
             method = f"{name}_with_gradients"
             lines += ["", *_method(method, one.recorded, new, signature, returns)]
     if operator := next((one.operator for _, one in new.modes if one.operator), None):
         lines += ["", *(part for line in operator.found(own) for part in _wrapped(line))]
-    return lines + _STATUS.format(own).split("\n")
+    status = f"_fusewright_status({own})"
+    if any(one.steps and one.steps.replayed for _, one in new.modes):
+        status = f"{{**{status}, **_fusewright_launches({own})}}"
+    return lines + _STATUS.format(status).split("\n")
 
 
 def _method(

@@ -24,11 +24,13 @@ from fusewright.emit.statement import (
     expression,
     variable,
 )
-from fusewright.emit.traced_operator import TracedOperator, made_by_steps, traced_operator
+from fusewright.emit.steps_function import StepsFunction, steps_function
+from fusewright.emit.traced_operator import TracedOperator, traced_operator
 from fusewright.frontend.capture import Captured
 from fusewright.frontend.library_calls import is_float32_contraction, writes_itself
 from fusewright.fusion.batch_counters import call_counters
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan
+from fusewright.fusion.replay import is_replayed
 from fusewright.fusion.value_words import module_word, variable_of
 from fusewright.ir.graph import (
     Graph,
@@ -49,12 +51,13 @@ from fusewright.loopnest.vector_width import starts_aligned
 class ForwardBody:
     """The statements between the guard and the end of `forward`, and the snippets they call.
 
-    operator: where PyTorch's compiler can call them, as which operator; they are a function then,
-    and return what that makes.
+    steps: where they are a function of their own, that one; they return what it makes then.
+    operator: where PyTorch's compiler can call that, as which operator.
     """
 
     statements: tuple[str, ...]
     snippets: frozenset[Snippet]
+    steps: StepsFunction | None = None
     operator: TracedOperator | None = None
 
 
@@ -72,7 +75,8 @@ def forward_body(
 
     function_of: name of a kernel -> the function that runs it, which equal kernels share.
     workspaces: name of a kernel -> bytes of memory it takes as its last address, as Python text
-    with slots for the free sizes.  traced: whether PyTorch's compiler is to call it, if it can.
+    with slots for the free sizes.  traced: whether others than the guard are to call it, if they
+    can: PyTorch's compiler, or a CUDA graph.
     """
     printer = _ForwardPrinter(captured, plan, bodies, function_of, guard, workspaces)
     return printer.body(traced=traced)
@@ -120,23 +124,33 @@ class _ForwardPrinter:
         self._updates()
         self._replace()
         packed = self._written(self.captured.results)
-        operator = self._operator(packed) if traced else None
-        returned = operator.returned if operator else packed.text
+        steps, operator = self._as_function(packed) if traced else (None, None)
+        returned = steps.returned if steps else packed.text
         result = evaluate(expression(f"return {returned}", [packed]))
         snippets = [s.snippets for s in (*self.statements, result)]
         snippets += [frozenset({Snippet.TRACED})] * bool(operator)
+        if steps and steps.replayed:
+            snippets.append(frozenset({Snippet.REPLAYED, Snippet.INCREMENT_VERSION}))
         state = self.guard.state
         tensors = {name: at for at, name in enumerate(self.guard.tensors if state else ())}
         body = with_loops(self.statements, result, tensors, state, self.guard.names)
         lines = (*self._unpacked(tensors, body.outside), *self._ready(), *body.lines)
-        return ForwardBody(lines, frozenset[Snippet]().union(*snippets), operator)
+        return ForwardBody(lines, frozenset[Snippet]().union(*snippets), steps, operator)
 
-    def _operator(self, packed: Expression) -> TracedOperator | None:
-        """As what PyTorch's compiler calls the statements, whose results `packed` holds."""
-        made = [self._tensor_expression(n).text for n in made_by_steps(self.captured)]
+    def _as_function(
+        self, packed: Expression
+    ) -> tuple[StepsFunction | None, TracedOperator | None]:
+        """The statements, whose results `packed` holds, as others than the guard can call them."""
+        made = [self._tensor_expression(n).text for n in self.graph.made]
         if not packed.reads <= {*made, *self.guard.inputs}:
-            return None
-        return traced_operator(self.captured, self.plan.target, self.guard, made, packed.text)
+            return None, None
+        replayed = is_replayed(self.captured, self.plan)
+        target = self.plan.target
+        steps = steps_function(
+            self.captured, target, self.guard, made, packed.text, replayed=replayed
+        )
+        operator = traced_operator(self.captured, self.guard, steps) if steps else None
+        return (steps if operator or replayed else None), operator
 
     def _unpacked(self, tensors: Mapping[str, int], needed: frozenset[str]) -> list[str]:
         """The model's tensors by name, but for those that only loops read."""

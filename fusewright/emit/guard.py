@@ -365,10 +365,7 @@ class _Guard:
     def _no_shared_memory(self) -> Iterator[GuardCondition]:
         """What is written shares no memory with anything else."""
         graph = self.captured.graph
-        written = [u.target for u in graph.updates]
-        written += [a for e in graph.effects for a in e.args if a.op == "buffer"]
-        written = list(dict.fromkeys(written))
-        if not written:
+        if not graph.written:
             return
         place = {name: k for k, name in enumerate(self.model.tensors)}
         names = ((n, str(n["name"])) for n in self.leaves)
@@ -377,7 +374,7 @@ class _Guard:
         }
         at |= {id(leaf): len(place) + k for k, leaf in enumerate(graph.inputs)}
         tensors = [*self.model.given(), *(self.inputs[k] for k in range(len(self.inputs)))]
-        positions = tuple(at[id(n)] for n in written if id(n) in at)
+        positions = tuple(at[id(n)] for n in graph.written if id(n) in at)
         given = f"({', '.join(tensors)}{',' * (len(tensors) == 1)})"
         text = self._call(Snippet.NO_SHARED_MEMORY, self._key(), given, literal(positions))
         yield GuardCondition(text, "a tensor that it changes shares memory with another one")

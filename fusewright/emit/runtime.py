@@ -23,6 +23,7 @@ from fusewright.codegen.source_text import SourceText
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY, GUARD_HIT_IN_PYTHON
 from fusewright.emit.guard_condition import REASONS
 from fusewright.emit.guard_snapshot import LOOK_IN_PYTHON
+from fusewright.emit.replay_support import RECORDING_STREAM
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.targets.arch import Arch
 from fusewright.targets.compile_flags import CAPABILITY, CPP_FLAGS, PROCESSORS, cuda_flags
@@ -325,9 +326,10 @@ def _runtime(
         answers=", ".join(answers),
         bound="\n".join(bound),
     )
+    recording = RECORDING_STREAM if Snippet.REPLAYED in called else ""
     building = [
         _string("_FUSEWRIGHT_DEVICE_LIBRARY", f"{source.library}\n"),
-        _string("_FUSEWRIGHT_BINDINGS", calls_text(table, answers)),
+        _string("_FUSEWRIGHT_BINDINGS", calls_text(table, answers) + recording),
         f"# kernel -> how many addresses it takes\n{_table(table)}",
         build,
     ]

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from fusewright.emit.autograd_function import RECORDED
 from fusewright.emit.dynamo_fast_path import GUARD_HIT
 from fusewright.emit.guard_snapshot import LOOK
+from fusewright.emit.replay_support import REPLAYED
 from fusewright.emit.traced_support import TRACED
 from fusewright.frontend.float32_precision import CONV_USES_TF32
 from fusewright.rewrite.huge_pages import ON_HUGE_PAGES
@@ -36,6 +37,7 @@ class Snippet(StrEnum):
     CONV_USES_TF32 = "_fusewright_conv_uses_tf32"
     IEEE = "_fusewright_ieee"
     ON_HUGE_PAGES = "_fusewright_on_huge_pages"
+    REPLAYED = "_fusewright_replayed"
     TRACED = "_fusewright_in_graph"
     RECORDED = "_fusewright_apply"
 
@@ -153,6 +155,7 @@ SNIPPETS: Mapping[Snippet, str] = MappingProxyType(
         Snippet.CONV_USES_TF32: CONV_USES_TF32,
         Snippet.IEEE: _IEEE,
         Snippet.ON_HUGE_PAGES: ON_HUGE_PAGES,
+        Snippet.REPLAYED: REPLAYED,
         Snippet.TRACED: TRACED,
         Snippet.RECORDED: RECORDED,
     }

@@ -12,19 +12,18 @@ changes, no random numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 
 from fusewright.common.containers import PLAIN_TYPES, Container, Plain, Slot, Tree
-from fusewright.emit.formatter import tidy
 from fusewright.emit.guard import ForwardGuard
 from fusewright.emit.python_text import literal, shape_tuple
+from fusewright.emit.steps_function import StepsFunction
 from fusewright.frontend.capture import Captured
-from fusewright.ir.graph import Node, base, shown_by
-from fusewright.targets.target import Target
+from fusewright.ir.graph import Node
 
 # What PyTorch's compiler is not known to trace in a condition.
 UNTRACEABLE = ("repr(", "getattr(", "globals(", "vars(")
@@ -32,35 +31,20 @@ UNTRACEABLE = ("repr(", "getattr(", "globals(", "vars(")
 
 @dataclass(frozen=True)
 class TracedOperator:
-    """The steps of a `forward` as a function of tensors, which PyTorch's compiler can call.
+    """The steps of a `forward` as what PyTorch's compiler can call.
 
-    sizes: the free ones, with the example's.  parameters: of the steps.  takes: the tensors among
-    the arguments, by variable: what each is like.  made, gives: the variables of the tensors that
-    the steps return, and what each is like.  packed: the result of `forward`, made of these.
+    steps: these.  sizes: the free ones, with the example's.  takes: the tensors among the
+    arguments, by variable: what each is like.  gives: what each is like that the steps return.
     asked: what holds for arguments beside tensors, "" of none.  call: all arguments by name, as a
     function of the tensors; "" where these are all.
     """
 
+    steps: StepsFunction
     sizes: Mapping[str, int]
-    parameters: tuple[str, ...]
     takes: Mapping[str, str]
-    made: tuple[str, ...]
     gives: tuple[str, ...]
-    packed: str
     asked: str
     call: str
-
-    @property
-    def returned(self) -> str:
-        """What the steps return."""
-        return self.made[0] if len(self.made) == 1 else f"[{', '.join(self.made)}]"
-
-    def run(self, mode: str) -> list[str]:
-        """The lines of `forward` that run the steps."""
-        steps = f"self.fusewright_steps{mode}({', '.join(self.parameters)})"
-        if self.packed == self.returned:
-            return [f"return {steps}"]
-        return [f"{self.returned} = {steps}", f"return {self.packed}"]
 
     def traced(self, mode: str, own: str, original: str) -> list[str]:
         """The lines of `forward` that PyTorch's compiler traces. own: the name of the class, as
@@ -70,21 +54,13 @@ class TracedOperator:
         given = ["self", own, literal(mode), f"lambda: {called}", listed]
         given += [self.asked] * bool(self.asked)
         lines = [f"made = _fusewright_in_graph({', '.join(given)})"]
-        if [self.packed] == [*self.made]:
+        steps = self.steps
+        if [steps.packed] == [*steps.made]:
             lines.append(f"return made[0] if made else {called}")
         else:
-            lines += ["if not made:", f"    {original}", f"[{', '.join(self.made)}] = made"]
-            lines.append(f"return {self.packed}")
+            lines += ["if not made:", f"    {original}", f"[{', '.join(steps.made)}] = made"]
+            lines.append(f"return {steps.packed}")
         return ["if _fusewright_compiling():", *(f"    {line}" for line in lines)]
-
-    def steps(self, mode: str, statements: Sequence[str]) -> list[str]:
-        """The method that runs the steps."""
-        return [
-            "@staticmethod",
-            f"def fusewright_steps{mode}({', '.join(self.parameters)}):",
-            '    """What `forward` does where its guard holds."""',
-            *(f"    {tidy(statement)}" for statement in statements),
-        ]
 
     def tensors(self, mode: str) -> list[str]:
         """The method that tells what the steps take and return."""
@@ -111,14 +87,11 @@ class TracedOperator:
 
 
 def traced_operator(
-    captured: Captured, target: Target, guard: ForwardGuard, made: Sequence[str], packed: str
+    captured: Captured, guard: ForwardGuard, steps: StepsFunction
 ) -> TracedOperator | None:
-    """The operator with the steps of a `forward`; None where there cannot be one.
-
-    made: the variables of the tensors that the outputs are made of.  packed: the result.
-    """
+    """The operator with the steps of a `forward`; None where there cannot be one."""
     trees = {a.parameter: a.tree for a in captured.arguments}
-    if guard.beside is None or not guard.inputs or not _only_computes(captured):
+    if guard.beside is None or captured.graph.updates or captured.graph.effects:
         return None
     asked = [text for text in guard.beside if text not in (*guard.sizes.values(), "device >= 0")]
     untraceable = any(word in text for text in asked for word in UNTRACEABLE)
@@ -133,31 +106,14 @@ def traced_operator(
         call = f"lambda {', '.join(guard.inputs)}: {{{', '.join(named)}}}"
     inputs = zip(guard.inputs, captured.graph.inputs, strict=True)
     sizes = {guard.sizes[size.name]: size.example for size in captured.graph.free}
-    device = ["device"] * (target.language == "cuda")
-    state = [f"*{guard.state}"] * bool(guard.tensors) if guard.state else guard.tensors
     return TracedOperator(
+        steps,
         MappingProxyType(sizes),
-        (*sizes, *device, *guard.inputs, *state),
         MappingProxyType({name: _like(n, guard.sizes) for name, n in inputs}),
-        tuple(made),
-        tuple(_like(n, guard.sizes) for n in made_by_steps(captured)),
-        packed,
+        tuple(_like(n, guard.sizes) for n in captured.graph.made),
         " and ".join(asked),
         call,
     )
-
-
-def made_by_steps(captured: Captured) -> list[Node]:
-    """The tensors that the outputs are, or are views of, each once, but for arguments."""
-    bases = dict.fromkeys(base(o) for o in captured.graph.outputs)
-    return [n for n in bases if n.op != "input"]
-
-
-def _only_computes(captured: Captured) -> bool:
-    """Whether it changes nothing, draws nothing, and returns memory that nobody else sees."""
-    graph, made = captured.graph, made_by_steps(captured)
-    own = (n.row.kind != "leaf" and not shown_by(n) and not n.placement.inside for n in made)
-    return bool(made) and all(own) and not (graph.updates or graph.effects or captured.replaced)
 
 
 def _is_traceable(tree: Tree) -> bool:

@@ -287,6 +287,23 @@ class Graph:
         return (*self.effects, *(u.value for u in self.updates), *self.outputs)
 
     @property
+    def written(self) -> tuple[Node, ...]:
+        """The leaves that a call changes, each once."""
+        buffers = (a for e in self.effects for a in e.args if a.op == "buffer")
+        return tuple(dict.fromkeys([*(u.target for u in self.updates), *buffers]))
+
+    @property
+    def made(self) -> tuple[Node, ...]:
+        """What the outputs are, or are views of, each once, but for inputs."""
+        return tuple(n for n in dict.fromkeys(map(base, self.outputs)) if n.op != "input")
+
+    @property
+    def returns_its_own(self) -> bool:
+        """Whether it makes something, in memory that nobody else sees."""
+        own = (n.row.kind != "leaf" and not shown_by(n) for n in self.made)
+        return bool(self.made) and all(own) and not any(n.placement.inside for n in self.made)
+
+    @property
     def leaves(self) -> tuple[Node, ...]:
         """Inputs, parameters, buffers and constants that anything needs."""
         every = (*self.inputs, *self.roots, *(u.target for u in self.updates))

@@ -19,6 +19,7 @@ from fusewright.frontend.float32_precision import allows_tf32
 from fusewright.frontend.library_calls import call_flops
 from fusewright.frontend.submodules import Left
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan, Step, elements, nbytes
+from fusewright.fusion.replay import is_replayed
 from fusewright.ir.graph import Graph, Node, toposort
 from fusewright.ir.library_call import LibraryCall
 from fusewright.ir.origin import calls_of_modules
@@ -44,6 +45,10 @@ REWRITTEN = {ALGEBRA: "left out by algebra (--no-algebra keeps it)", SPELLING: "
 
 SAME = 1e-3  # predictions that are so near to each other tell nothing
 PARTS_NOT_TUNED = "  tuned: no, parts of a model have the strategies that are chosen by default"
+AT_ONCE = (
+    "calls that come back are launched at once, as a CUDA graph, which keeps the memory between "
+    "its steps (FUSEWRIGHT_GRAPHS=0 launches them one by one)"
+)
 AS_IT_WAS = ["  nothing is replaced: the same calls as in the model are all there is"]
 
 
@@ -302,7 +307,7 @@ def _remarks(captured: Captured, plan: Plan, used_rules: Sequence[str]) -> list[
     lines = ["", *lines] if lines else []
     if plan.notes:
         lines += ["", *(f"  kept apart: {note}" for note in plan.notes)]
-    return [*lines, "", *(f"  {fact}" for fact in _facts(captured))]
+    return [*lines, "", *(f"  {fact}" for fact in (*_facts(captured), *_launches(captured, plan)))]
 
 
 def header_remarks(captured: Captured, plan: Plan, used_rules: Sequence[str]) -> list[str]:
@@ -311,7 +316,11 @@ def header_remarks(captured: Captured, plan: Plan, used_rules: Sequence[str]) ->
     how = "run in full float32" if plan.precision == "ieee" else "follow its flags"
     contractions = [f"PyTorch's own contractions {how}"] * calls
     algebra = [line.strip() for line in _rewritten(ALGEBRA, used_rules)]
-    return [*contractions, *algebra, *_facts(captured)]
+    return [*contractions, *algebra, *_facts(captured), *_launches(captured, plan)]
+
+
+def _launches(captured: Captured, plan: Plan) -> list[str]:
+    return [AT_ONCE] * is_replayed(captured, plan)
 
 
 def _rewritten(kind: str, used_rules: Sequence[str]) -> list[str]:

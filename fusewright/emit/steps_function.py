@@ -1,0 +1,104 @@
+"""The steps of a `forward` as a function of tensors, for who calls them otherwise than its guard
+does: PyTorch's compiler, as an operator (`traced_operator`), or a CUDA graph (`replay_support`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusewright.emit.formatter import tidy
+from fusewright.emit.guard import ForwardGuard
+from fusewright.frontend.capture import Captured
+from fusewright.targets.target import Target
+
+
+@dataclass(frozen=True)
+class StepsFunction:
+    """The steps of a `forward`, whose results lie in memory that nobody else sees.
+
+    where: its first parameters, the free sizes and the device.  inputs: the tensors among the
+    arguments.  state: the variables of the model's tensors; or the one of a tuple of these, with a
+    star.  made: the variables of the tensors that it returns.  packed: the result of `forward`,
+    made of these.  written: the positions of the tensors of the model that it changes.  replayed:
+    whether calls that come back are launched at once.
+    """
+
+    where: tuple[str, ...]
+    inputs: tuple[str, ...]
+    state: tuple[str, ...]
+    made: tuple[str, ...]
+    packed: str
+    written: tuple[int, ...] = ()
+    replayed: bool = False
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Those of the function."""
+        return (*self.where, *self.inputs, *self.state)
+
+    @property
+    def returned(self) -> str:
+        """What the function returns."""
+        return self.made[0] if len(self.made) == 1 else f"[{', '.join(self.made)}]"
+
+    def called(self, mode: str) -> list[str]:
+        """The lines of `forward` that call it, with the suffix of its name."""
+        steps = f"self.fusewright_steps{mode}"
+        call = f"{steps}({', '.join(self.parameters)})"
+        if self.replayed:
+            starred = [text.removeprefix("*") for text in self.state if text.startswith("*")]
+            given = [_tuple(self.where), _tuple(self.inputs), *(starred or [_tuple(self.state)])]
+            given += [f"{self.written}"] * bool(self.written)
+            call = f"_fusewright_replayed(self, {steps}, {', '.join(given)})"
+        if self.packed == self.returned:
+            return [f"return {call}"]
+        return [f"{self.returned} = {call}", f"return {self.packed}"]
+
+    def method(self, mode: str, statements: Sequence[str]) -> list[str]:
+        """The method that runs the steps."""
+        return [
+            "@staticmethod",
+            f"def fusewright_steps{mode}({', '.join(self.parameters)}):",
+            '    """What `forward` does where its guard holds."""',
+            *(f"    {tidy(statement)}" for statement in statements),
+        ]
+
+
+def steps_function(
+    captured: Captured,
+    target: Target,
+    guard: ForwardGuard,
+    made: Sequence[str],
+    packed: str,
+    *,
+    replayed: bool,
+) -> StepsFunction | None:
+    """The function with the steps of a `forward`; None where they are none.
+
+    made: the variables of the tensors that the outputs are made of.  packed: the result.
+    replayed: whether calls that come back are to be launched at once.
+    """
+    if not guard.inputs or captured.replaced or not captured.graph.returns_its_own:
+        return None
+    device = ["device"] * (target.language == "cuda")
+    state = [f"*{guard.state}"] * bool(guard.tensors) if guard.state else guard.tensors
+    return StepsFunction(
+        (*(guard.sizes[size.name] for size in captured.graph.free), *device),
+        tuple(guard.inputs),
+        tuple(state),
+        tuple(made),
+        packed,
+        _written(captured, guard),
+        replayed,
+    )
+
+
+def _written(captured: Captured, guard: ForwardGuard) -> tuple[int, ...]:
+    """The positions of the model's tensors that a call changes."""
+    place = {name: k for k, name in enumerate(guard.tensors)}
+    names = (guard.locals.get(str(n["name"])) for n in captured.graph.written if n.op != "input")
+    return tuple(sorted({place[name] for name in names if name in place}))
+
+
+def _tuple(texts: Sequence[str]) -> str:
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"

@@ -1,0 +1,63 @@
+"""Captured, plan -> whether calls that come back are launched at once, as one CUDA graph.
+
+A forward of many short steps waits for Python, which launches them one by one. The emitted file can
+record its steps once and launch them together (`emit/replay_support`). That is sound where a step
+does the same work whatever the values of its tensors, and waits for nothing; so calls of PyTorch
+are those of which that is known.
+"""
+
+from __future__ import annotations
+
+from fusewright.frontend.capture import Captured
+from fusewright.fusion.planner import LibraryStep, Plan, Step
+from fusewright.ir.library_call import CALLED_VIEWS
+
+# A launch from Python takes 5 to 15 us of the host's time, all that a replay does some 30 us.
+FEWEST_LAUNCHES = 5
+# Of PyTorch's: they read no value on the host, and draw no random numbers.
+_PRODUCTS = (
+    *("linear", "mm", "matmul", "bmm", "addmm", "baddbmm", "einsum"),
+    "scaled_dot_product_attention",
+    *(f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)),
+)
+_NORMS = (
+    *("native_layer_norm", "native_group_norm", "_native_batch_norm_legit_functional"),
+    *("instance_norm", "_native_batch_norm_legit_no_training"),
+)
+_POOLS = (
+    *(f"{kind}_pool{rank}d" for kind in ("max", "avg", "adaptive_avg") for rank in (1, 2, 3)),
+    *("max_pool2d_with_indices", "adaptive_max_pool2d", "max_pool3d_with_indices"),
+)
+_IMAGES = (
+    *("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "grid_sampler_2d"),
+    *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "col2im"),
+)
+_MOVES = ("cat", "stack", "embedding", "gather", "index_select", "flip", "roll", "constant_pad_nd")
+_ORDERS = ("cumsum", "cumprod", "sort", "topk")
+RECORDED_CALLS = CALLED_VIEWS | {
+    f"aten.{name}" for name in (*_PRODUCTS, *_NORMS, *_POOLS, *_IMAGES, *_MOVES, *_ORDERS)
+}
+
+
+def is_replayed(captured: Captured, plan: Plan) -> bool:
+    """Whether a CUDA graph of the steps is faster than launching them, and does the same."""
+    launches = [step for step in plan.steps if _launches(step)]
+    return (
+        plan.target.language == "cuda"
+        and bool(captured.graph.inputs)
+        and captured.graph.returns_its_own
+        and not captured.replaced
+        and len(launches) >= FEWEST_LAUNCHES
+        and all(_is_recorded(step) for step in plan.libraries)
+        and not any(n.op == "input" for n in captured.graph.written)
+        and all(tensor.numel() <= 1 for tensor in captured.constants.values())
+    )
+
+
+def _launches(step: Step) -> bool:
+    return not (isinstance(step, LibraryStep) and step.node.called in CALLED_VIEWS)
+
+
+def _is_recorded(step: LibraryStep) -> bool:
+    """An operator that PyTorch computes alone, or an item of a call, is like any kernel."""
+    return step.node.op != "library" or step.node.called in RECORDED_CALLS
