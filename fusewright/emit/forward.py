@@ -46,6 +46,11 @@ from fusewright.ir.interpreter import python_text
 from fusewright.ir.origin import calls_of_modules
 from fusewright.loopnest.vector_width import starts_aligned
 
+# What launching all steps at once takes.
+REPLAYING = frozenset(
+    {Snippet.REPLAYED, Snippet.COPY_BYTES, Snippet.EMPTY, Snippet.INCREMENT_VERSION}
+)
+
 
 @dataclass(frozen=True)
 class ForwardBody:
@@ -130,7 +135,7 @@ class _ForwardPrinter:
         snippets = [s.snippets for s in (*self.statements, result)]
         snippets += [frozenset({Snippet.TRACED})] * bool(operator)
         if steps and steps.replayed:
-            snippets.append(frozenset({Snippet.REPLAYED, Snippet.INCREMENT_VERSION}))
+            snippets.append(REPLAYING)
         state = self.guard.state
         tensors = {name: at for at, name in enumerate(self.guard.tensors if state else ())}
         body = with_loops(self.statements, result, tensors, state, self.guard.names)

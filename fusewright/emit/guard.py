@@ -373,11 +373,15 @@ class _Guard:
             id(n): place[self.model.locals[name]] for n, name in names if name in self.model.locals
         }
         at |= {id(leaf): len(place) + k for k, leaf in enumerate(graph.inputs)}
-        tensors = [*self.model.given(), *(self.inputs[k] for k in range(len(self.inputs)))]
-        positions = tuple(at[id(n)] for n in graph.written if id(n) in at)
-        given = f"({', '.join(tensors)}{',' * (len(tensors) == 1)})"
-        text = self._call(Snippet.NO_SHARED_MEMORY, self._key(), given, literal(positions))
+        inputs = [self.inputs[k] for k in range(len(self.inputs))]
+        positions = tuple(sorted(at[id(n)] for n in graph.written if id(n) in at))
+        given = [self.model.state or _tuple(self.model.tensors), _tuple(inputs), literal(positions)]
+        text = self._call(Snippet.NO_SHARED_MEMORY, self._key(), *given)
         yield GuardCondition(text, "a tensor that it changes shares memory with another one")
+
+
+def _tuple(texts: Sequence[str]) -> str:
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
 
 
 def _within(variable: str, free: FreeSize) -> GuardCondition:

@@ -10,9 +10,9 @@ between, the graphs of a stream share their memory, since they run one after the
 
 from __future__ import annotations
 
-# Behind the C++ that makes calls: a stream that nobody else has, so that what PyTorch's libraries
-# keep for each stream is only used where the graphs run, one after the other.
-RECORDING_STREAM = '''
+# C++ in front of the table of what Python calls. The stream is nobody else's, so that what
+# PyTorch's routines keep for each stream is only used where the graphs run, one after the other.
+RECORDING = """
 extern "C" void* fusewright_stream(int device) {
   int before = 0;
   cudaStream_t made = nullptr;
@@ -22,14 +22,18 @@ extern "C" void* fusewright_stream(int device) {
   cudaSetDevice(before);
   return made;
 }
-'''
+int copy_bytes(void* to, const void* from, long bytes, void* stream) {
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cudaStream_t(stream));
+}
+"""
 
+COPY_BYTES = "\n_fusewright_copy_bytes = None  # on a stream, by C++, once it is built\n"
 REPLAYED = '''
 # Of one model: how many graphs, how many bytes one may keep, and calls of a kind before it has one.
 _FUSEWRIGHT_MOST_GRAPHS, _FUSEWRIGHT_MOST_BYTES, _FUSEWRIGHT_CALLS_BEFORE = 8, 1 << 28, 2
 _FUSEWRIGHT_AT_ONCE = {}  # class -> calls that were launched at once
 _FUSEWRIGHT_ONE_BY_ONE = {}  # class -> why a kind of call cannot be
-_FUSEWRIGHT_POOLS = {}  # device and stream -> a stream to record on, and the memory of its graphs
+_FUSEWRIGHT_POOLS = {}  # device and stream -> a stream to record on, the memory of graphs, these
 # What says which routines PyTorch chooses, as far as this version has it.
 _FUSEWRIGHT_CHOICES = [
     getattr(torch._C, f"_get_{name}")
@@ -72,6 +76,7 @@ class _FusewrightGraph:
     def __init__(self, steps, where, inputs, state):
         import ctypes
         import threading
+        import weakref
 
         device = inputs[0].device
         stream = torch.cuda.current_stream(device)
@@ -80,9 +85,12 @@ class _FusewrightGraph:
             make = ctypes.CDLL(str(_fusewright_library())).fusewright_stream
             make.restype = ctypes.c_void_p
             side = torch.cuda.ExternalStream(make(device.index), device=device)
-            _FUSEWRIGHT_POOLS[place] = side, torch.cuda.graph_pool_handle()
-        side, pool = _FUSEWRIGHT_POOLS[place]
+            _FUSEWRIGHT_POOLS[place] = [side, None, weakref.WeakSet()]
+        side, pool, alive = _FUSEWRIGHT_POOLS[place]
+        if not alive:  # PyTorch forgets a pool with its last graph
+            _FUSEWRIGHT_POOLS[place][1] = pool = torch.cuda.graph_pool_handle()
         self.lock, self.graph = threading.Lock(), torch.cuda.CUDAGraph()
+        alive.add(self.graph)
         before = torch.cuda.memory_reserved(device)
         with torch.inference_mode(False), torch.no_grad():
             self.inputs = [tensor.clone() for tensor in inputs]
@@ -90,24 +98,43 @@ class _FusewrightGraph:
             with torch.cuda.stream(side):
                 self.graph.capture_begin(pool, capture_error_mode="thread_local")
                 try:
-                    made = steps(*where, *self.inputs, *state)
+                    self.made = steps(*where, *self.inputs, *state)
                 finally:
-                    self.graph.capture_end()
+                    self.end(device.index)
             stream.wait_stream(side)
-            self.one = isinstance(made, torch.Tensor)
-            self.made = [made] if self.one else made
-            kept = all(one.clone().stride() == one.stride() for one in self.made)
+            made = [self.made] if isinstance(self.made, torch.Tensor) else self.made
+            kept = all(one.clone().stride() == one.stride() for one in made)
         if not kept:
             raise RuntimeError("a result has gaps, and a copy of it has none")
         if torch.cuda.memory_reserved(device) - before > _FUSEWRIGHT_MOST_BYTES:
             raise RuntimeError("what is between its steps is too much to be kept")
+        self.taken = [(one.data_ptr(), one.nbytes) for one in self.inputs]
+        self.given = [
+            (one.data_ptr(), one.nbytes, (tuple(one.shape), one.stride(), one.dtype, device.index))
+            for one in made
+        ]
 
-    def run(self, inputs):
+    def end(self, device):
+        """End the recording. Where that fails, random numbers are not told, and are told here."""
+        try:
+            self.graph.capture_end()
+        except RuntimeError:
+            generator = torch.cuda.default_generators[device]
+            if hasattr(generator, "graphsafe_set_state"):  # PyTorch 2.4 and newer
+                generator.graphsafe_set_state(generator.clone_state())
+            raise
+
+    def run(self, inputs, stream):
         """What the steps return for these."""
-        for mine, given in zip(self.inputs, inputs):
-            mine.copy_(given)
+        copy = _fusewright_copy_bytes
+        for (place, size), tensor in zip(self.taken, inputs):
+            copy(place, tensor.data_ptr(), size, stream)
         self.graph.replay()
-        return self.made[0].clone() if self.one else [one.clone() for one in self.made]
+        results = []
+        for place, size, like in self.given:
+            results.append(_fusewright_empty(*like))
+            copy(results[-1].data_ptr(), place, size, stream)
+        return results[0] if isinstance(self.made, torch.Tensor) else results
 
 
 def _fusewright_graph(name, graphs, key, given):
@@ -154,14 +181,22 @@ def _fusewright_replayed(model, steps, where, inputs, state, written=()):
     if graph is None or not graph.lock.acquire(blocking=False):
         return steps(*where, *inputs, *state)
     try:
-        made = graph.run(inputs)
+        made = graph.run(inputs, stream)
     finally:
         graph.lock.release()
-    changed = [state[k] for k in written]
-    for tensor in changed:
-        _fusewright_increment_version(tensor)
+    if written:
+        _fusewright_increment_versions([state[k] for k in written])
     _FUSEWRIGHT_AT_ONCE[name] = _FUSEWRIGHT_AT_ONCE.get(name, 0) + 1
     return made
+
+
+def _fusewright_increment_versions(tensors):
+    """Tells autograd that all of these were written to; older versions have to be told of each."""
+    try:
+        _fusewright_increment_version(tensors)
+    except TypeError:
+        for tensor in tensors:
+            _fusewright_increment_version(tensor)
 
 
 def _fusewright_launches(name):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from fusewright.codegen.source_text import SourceText
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY, GUARD_HIT_IN_PYTHON
 from fusewright.emit.guard_condition import REASONS
 from fusewright.emit.guard_snapshot import LOOK_IN_PYTHON
-from fusewright.emit.replay_support import RECORDING_STREAM
+from fusewright.emit.replay_support import RECORDING
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.targets.arch import Arch
 from fusewright.targets.compile_flags import CAPABILITY, CPP_FLAGS, PROCESSORS, cuda_flags
@@ -128,6 +128,7 @@ ANSWERS: Mapping[Snippet, Answer] = MappingProxyType(
         Snippet.STATE: Answer(
             "state", '    known = ("_fusewright_looked", None, _fusewright_look)'
         ),
+        Snippet.COPY_BYTES: Answer("kernel<copy_bytes>", '    known = "a copy"'),
     }
 )
 
@@ -326,10 +327,9 @@ def _runtime(
         answers=", ".join(answers),
         bound="\n".join(bound),
     )
-    recording = RECORDING_STREAM if Snippet.REPLAYED in called else ""
     building = [
         _string("_FUSEWRIGHT_DEVICE_LIBRARY", f"{source.library}\n"),
-        _string("_FUSEWRIGHT_BINDINGS", calls_text(table, answers) + recording),
+        _string("_FUSEWRIGHT_BINDINGS", calls_text(table, answers)),
         f"# kernel -> how many addresses it takes\n{_table(table)}",
         build,
     ]
@@ -370,14 +370,15 @@ def _only(arch: Arch | None) -> str:
     return _ONLY.format(arch=arch.name, major=major, minor=minor)
 
 
-def calls_text(kernels: Iterable[str], answers: Iterable[Snippet] = ()) -> str:
+def calls_text(kernels: Iterable[str], answers: Collection[Snippet] = ()) -> str:
     """The C++ text by which Python calls the kernels, and what answers questions of the guard."""
     calls = (files("fusewright") / "devicelib/python/calls.h").read_text(encoding="utf-8")
     called = {name: f"kernel<fusewright::{entry(name)}>" for name in kernels}
     called |= {str(name): ANSWERS[name].function for name in answers}
     rows = (_ROW.format(name=name, function=function) for name, function in called.items())
     table = _CALLS.format(rows="\n".join(rows))
-    return drop_unreached(calls, table) + "\n" + table
+    own = RECORDING if Snippet.COPY_BYTES in answers else ""
+    return f"{drop_unreached(calls, table)}\n{own}{table}"
 
 
 def _table(entries: dict[str, int]) -> str:

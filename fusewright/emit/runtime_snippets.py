@@ -13,7 +13,7 @@ from types import MappingProxyType
 from fusewright.emit.autograd_function import RECORDED
 from fusewright.emit.dynamo_fast_path import GUARD_HIT
 from fusewright.emit.guard_snapshot import LOOK
-from fusewright.emit.replay_support import REPLAYED
+from fusewright.emit.replay_support import COPY_BYTES, REPLAYED
 from fusewright.emit.traced_support import TRACED
 from fusewright.frontend.float32_precision import CONV_USES_TF32
 from fusewright.rewrite.huge_pages import ON_HUGE_PAGES
@@ -37,6 +37,7 @@ class Snippet(StrEnum):
     CONV_USES_TF32 = "_fusewright_conv_uses_tf32"
     IEEE = "_fusewright_ieee"
     ON_HUGE_PAGES = "_fusewright_on_huge_pages"
+    COPY_BYTES = "_fusewright_copy_bytes"
     REPLAYED = "_fusewright_replayed"
     TRACED = "_fusewright_in_graph"
     RECORDED = "_fusewright_apply"
@@ -57,20 +58,31 @@ def _fusewright_module_matches(module, kind):
 '''
 
 _NO_SHARED_MEMORY = '''
-_FUSEWRIGHT_APART = {}  # kind of call -> where its tensors were when they last shared no memory
+# Kind of call -> where tensors of the model were that shared no memory, and what is written there.
+_FUSEWRIGHT_APART = {}
 
 
-def _fusewright_no_shared_memory(key, tensors, positions):
+def _fusewright_no_shared_memory(key, state, inputs, positions):
     """Whether no tensor that is written, by its position, shares memory with another one.
 
-    Calls with the same key have tensors of the same sizes.
+    Positions count the tensors of the model, then those among the arguments. Calls with the same
+    key have tensors of the same sizes.
     """
-    places = [tensor.data_ptr() for tensor in tensors]
-    if _FUSEWRIGHT_APART.get(key) != places:
-        if not _fusewright_lie_apart(dict(enumerate(tensors)), positions):
+    places = [tensor.data_ptr() for tensor in state]
+    known, written = _FUSEWRIGHT_APART.get(key, ((), ()))
+    if known != places:
+        if not _fusewright_lie_apart(dict(enumerate((*state, *inputs))), positions):
             return False
-        if len(_FUSEWRIGHT_APART) < 64 or key in _FUSEWRIGHT_APART:
-            _FUSEWRIGHT_APART[key] = places
+        full = len(_FUSEWRIGHT_APART) >= 64 and key not in _FUSEWRIGHT_APART
+        if not full and positions[-1] < len(state):  # no argument is written
+            ends = [(places[k], places[k] + state[k].nbytes) for k in positions]
+            _FUSEWRIGHT_APART[key] = places, ends
+        return True
+    for tensor in inputs:
+        begin = tensor.data_ptr()
+        end = begin + tensor.nbytes
+        if any(start < end and begin < stop for start, stop in written):
+            return False
     return True
 
 
@@ -155,6 +167,7 @@ SNIPPETS: Mapping[Snippet, str] = MappingProxyType(
         Snippet.CONV_USES_TF32: CONV_USES_TF32,
         Snippet.IEEE: _IEEE,
         Snippet.ON_HUGE_PAGES: ON_HUGE_PAGES,
+        Snippet.COPY_BYTES: COPY_BYTES,
         Snippet.REPLAYED: REPLAYED,
         Snippet.TRACED: TRACED,
         Snippet.RECORDED: RECORDED,

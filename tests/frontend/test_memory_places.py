@@ -126,20 +126,33 @@ def test_the_guard_asks_for_the_same(
     written: list[torch.Tensor], read: list[torch.Tensor], expected: bool
 ) -> None:
     asked = what_the_guard_asks()
-    assert asked(0, (*read, *written), tuple(range(len(read), len(read + written)))) is expected
-    assert asked(1, (*written, *read), tuple(range(len(written)))) is expected
+    for _ in range(2):
+        assert asked(0, read, written, tuple(range(len(read), len(read + written)))) is expected
+        assert asked(1, written, read, tuple(range(len(written)))) is expected
+        assert asked(2, (*written, *read), (), tuple(range(len(written)))) is expected
 
 
 def test_the_guard_asks_again_where_tensors_have_moved() -> None:
     asked, whole = what_the_guard_asks(), torch.randn(8, 6)
     for _ in range(2):
-        assert asked(0, (whole[:2], whole[2:4]), (0,))
-        assert asked(0, (whole[:2], whole[4:6]), (0,))
-        assert not asked(0, (whole[:2], whole[1:3]), (0,))
-    assert not asked(1, (whole[:2], whole[:2]), (0,))
+        assert asked(0, (whole[:2], whole[2:4]), (), (0,))
+        assert asked(0, (whole[:2], whole[4:6]), (), (0,))
+        assert not asked(0, (whole[:2], whole[1:3]), (), (0,))
+    assert not asked(1, (whole[:2], whole[:2]), (), (0,))
     for key in range(2, 100):
-        assert asked(key, (whole[:2], whole[2:]), (0,))
-        assert not asked(key, (whole[:2], whole), (0,))
+        assert asked(key, (whole[:2], whole[2:]), (), (0,))
+        assert not asked(key, (whole[:2], whole), (), (0,))
+
+
+def test_the_guard_asks_of_arguments_where_only_they_have_moved() -> None:
+    asked, whole = what_the_guard_asks(), torch.randn(8, 6)
+    state = whole[:2], whole[4:6]
+    for _ in range(2):
+        for argument in (whole[2:4], torch.randn(2, 6), whole[6:]):
+            assert asked(0, state, (argument,), (1,))
+        for argument in (whole[3:5], whole[5:], whole, whole[4:6]):
+            assert not asked(0, state, (argument,), (1,))
+    assert asked(0, state, (whole[:2],), (1,)), "what is only read may be read twice"
 
 
 def what_the_guard_asks() -> Any:

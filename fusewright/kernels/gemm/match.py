@@ -20,20 +20,22 @@ import torch
 
 from fusewright.common.dtypes import HALF
 from fusewright.errors import InternalError
-from fusewright.frontend.library_calls import because
+from fusewright.frontend.library_calls import because, call_flops, without_bias
 from fusewright.ir.builder import TensorExpr, copy, narrow, pad
 from fusewright.ir.graph import (
     BatchSize,
     Graph,
     Node,
     Size,
+    base,
     node,
     numel,
     parts_of,
-    rebuild,
+    rebuild_from,
     size_text,
     slots_text,
     times,
+    toposort,
 )
 from fusewright.ir.placement import OwnCopy, Placement
 from fusewright.ir.specs import GemmSpec, ViewFill, spec_of
@@ -57,6 +59,9 @@ KERNEL_OF: Mapping[torch.dtype, KernelName] = MappingProxyType(
 
 # Below, a launch takes longer than the product [m: gemm-0048]; for 16 bits that is a prediction.
 LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALF, 1 << 30)}
+# Below, PyTorch's linear layer takes less time without its bias [m: host-0012, host-0013]; a layer of
+# 67 MFLOP took as long [m: host-0014].
+BIAS_BESIDE = 1 << 26
 # Matrices of a batch with fewer results and multiply-adds are faster in PyTorch [m: gemm-0012,
 # gemm-0013, gemm-0014, gemm-0015, gemm-0016, gemm-0018].
 LEAST_RESULTS, LEAST_MATRIX = 12_000, 1 << 20
@@ -134,7 +139,9 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
     written = "gemm.packed" in target.arch.kernels
     absent = "" if written else why_unsupported(target.arch, "gemm.packed")
 
-    def change(n: Node) -> Node:
+    joined = _joined(graph) if target.language == "cuda" else frozenset[int]()
+
+    def change(old: Node, n: Node) -> Node:
         if n.called not in FORMS:
             return n
         if absent:
@@ -146,14 +153,32 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
             "it is no plain matrix product" if form is None else _complaint(form, n, graph, target)
         )
         if form is None or why:
-            return because(n, why)
+            return _left(n, why, graph, alone=id(old) not in joined)
         flat, spec = len(form.right.shape) == 2, GemmSpec(next(instances))
         both = [gathered(f, flat) for f in (form.left, form.right)]
         return apply_contraction(
             form, node("matmul", both, shape=n.shape, dtype=n.dtype, spec=spec)
         )
 
-    return rebuild(graph, change)
+    return rebuild_from(graph, change)
+
+
+def _joined(graph: Graph) -> frozenset[int]:
+    """The `id`s of nodes that a map or a reduction reads, or a view of them."""
+    nodes = toposort((*graph.inputs, *graph.roots))
+    return frozenset(id(base(a)) for n in nodes if n.row.computed for a in n.args)
+
+
+def _left(n: Node, why: str, graph: Graph, *, alone: bool) -> Node:
+    """PyTorch's own. Of a small one with a bias it runs several kernels in place of one, so what
+    reads the result adds it."""
+    bias = n.args[-1]
+    beside = n.called == "aten.linear" and len(n.args) == 3 and n.dtype is torch.float32
+    if alone or not beside or len(bias.shape) != 1 or n.order:
+        return because(n, why)
+    if call_flops(n, graph.example) >= BIAS_BESIDE:
+        return because(n, why)
+    return (TensorExpr(without_bias(n, why)) + TensorExpr(bias)).node
 
 
 def batches(n: Node) -> Size:
