@@ -48,7 +48,10 @@ from fusewright.loopnest.vector_width import starts_aligned
 
 # What launching all steps at once takes.
 REPLAYING = frozenset(
-    {Snippet.REPLAYED, Snippet.COPY_BYTES, Snippet.EMPTY, Snippet.INCREMENT_VERSION}
+    {
+        *(Snippet.REPLAYED, Snippet.COPY_BYTES, Snippet.LAUNCH_GRAPH),
+        *(Snippet.EMPTY, Snippet.INCREMENT_VERSION),
+    }
 )
 
 

@@ -22,18 +22,38 @@ extern "C" void* fusewright_stream(int device) {
   cudaSetDevice(before);
   return made;
 }
+extern "C" int fusewright_record(cudaStream_t stream) {
+  return cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+}
+// The launches since then, as a graph; null where one of them cannot be recorded.
+extern "C" void* fusewright_end(cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t made = nullptr;
+  if (cudaStreamEndCapture(stream, &graph) == cudaSuccess) cudaGraphInstantiate(&made, graph, 0);
+  if (graph) cudaGraphDestroy(graph);
+  cudaGetLastError();  // who comes next has no part in it
+  return made;
+}
+extern "C" void fusewright_forget(cudaGraphExec_t graph) { cudaGraphExecDestroy(graph); }
+int launch_graph(void* graph, void* stream) {
+  return cudaGraphLaunch(cudaGraphExec_t(graph), cudaStream_t(stream));
+}
 int copy_bytes(void* to, const void* from, long bytes, void* stream) {
   return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cudaStream_t(stream));
 }
 """
 
 COPY_BYTES = "\n_fusewright_copy_bytes = None  # on a stream, by C++, once it is built\n"
+LAUNCH_GRAPH = "\n_fusewright_launch_graph = None  # on a stream, by C++, once it is built\n"
 REPLAYED = '''
+from threading import Lock as _FusewrightLock
+
 # Of one model: how many graphs, how many bytes one may keep, and calls of a kind before it has one.
 _FUSEWRIGHT_MOST_GRAPHS, _FUSEWRIGHT_MOST_BYTES, _FUSEWRIGHT_CALLS_BEFORE = 8, 1 << 28, 2
 _FUSEWRIGHT_AT_ONCE = {}  # class -> calls that were launched at once
 _FUSEWRIGHT_ONE_BY_ONE = {}  # class -> why a kind of call cannot be
 _FUSEWRIGHT_POOLS = {}  # device and stream -> a stream to record on, the memory of graphs, these
+_FUSEWRIGHT_RECORDS = _FusewrightLock()  # held by who records
 # What says which routines PyTorch chooses, as far as this version has it.
 _FUSEWRIGHT_CHOICES = [
     getattr(torch._C, f"_get_{name}")
@@ -70,66 +90,69 @@ class _FusewrightGraphs(dict):
 class _FusewrightGraph:
     """The steps of a kind of call, recorded for tensors of the model where they lie.
 
-    Raises RuntimeError where they cannot be.
+    Raises RuntimeError where they cannot be. PyTorch's own class for graphs is not used: while it
+    records, no other thread can draw random numbers.
     """
 
     def __init__(self, steps, where, inputs, state):
-        import ctypes
-        import threading
-        import weakref
-
         device = inputs[0].device
-        stream = torch.cuda.current_stream(device)
-        place = device.index, stream.cuda_stream
-        if place not in _FUSEWRIGHT_POOLS:
-            make = ctypes.CDLL(str(_fusewright_library())).fusewright_stream
-            make.restype = ctypes.c_void_p
-            side = torch.cuda.ExternalStream(make(device.index), device=device)
-            _FUSEWRIGHT_POOLS[place] = [side, None, weakref.WeakSet()]
-        side, pool, alive = _FUSEWRIGHT_POOLS[place]
-        if not alive:  # PyTorch forgets a pool with its last graph
-            _FUSEWRIGHT_POOLS[place][1] = pool = torch.cuda.graph_pool_handle()
-        self.lock, self.graph = threading.Lock(), torch.cuda.CUDAGraph()
-        alive.add(self.graph)
         before = torch.cuda.memory_reserved(device)
         with torch.inference_mode(False), torch.no_grad():
             self.inputs = [tensor.clone() for tensor in inputs]
-            side.wait_stream(stream)
-            with torch.cuda.stream(side):
-                self.graph.capture_begin(pool, capture_error_mode="thread_local")
-                try:
-                    self.made = steps(*where, *self.inputs, *state)
-                finally:
-                    self.end(device.index)
-            stream.wait_stream(side)
+            with _FUSEWRIGHT_RECORDS:
+                self.made = self.recorded(device, steps, (*where, *self.inputs, *state))
             made = [self.made] if isinstance(self.made, torch.Tensor) else self.made
             kept = all(one.clone().stride() == one.stride() for one in made)
         if not kept:
             raise RuntimeError("a result has gaps, and a copy of it has none")
         if torch.cuda.memory_reserved(device) - before > _FUSEWRIGHT_MOST_BYTES:
             raise RuntimeError("what is between its steps is too much to be kept")
+        self.lock = _FusewrightLock()  # of who uses the tensors of the graph
         self.taken = [(one.data_ptr(), one.nbytes) for one in self.inputs]
         self.given = [
             (one.data_ptr(), one.nbytes, (tuple(one.shape), one.stride(), one.dtype, device.index))
             for one in made
         ]
 
-    def end(self, device):
-        """End the recording. Where that fails, random numbers are not told, and are told here."""
-        try:
-            self.graph.capture_end()
-        except RuntimeError:
-            generator = torch.cuda.default_generators[device]
-            if hasattr(generator, "graphsafe_set_state"):  # PyTorch 2.4 and newer
-                generator.graphsafe_set_state(generator.clone_state())
-            raise
+    def recorded(self, device, steps, given):
+        """What the steps return, once the graph has run; it is `self.graph` from here on."""
+        import ctypes
+        import weakref
+
+        stream, library = torch.cuda.current_stream(device), ctypes.CDLL(f"{_fusewright_library()}")
+        record, end = library.fusewright_record, library.fusewright_end
+        end.restype = library.fusewright_stream.restype = ctypes.c_void_p
+        place = device.index, stream.cuda_stream
+        if place not in _FUSEWRIGHT_POOLS:
+            side = torch.cuda.ExternalStream(library.fusewright_stream(device.index), device)
+            _FUSEWRIGHT_POOLS[place] = [side, None, weakref.WeakSet()]
+        side, pool, alive = _FUSEWRIGHT_POOLS[place]
+        if not alive:  # PyTorch forgets a pool with the last graph that has it
+            _FUSEWRIGHT_POOLS[place][1] = pool = torch.cuda.graph_pool_handle()
+        alive.add(self)
+        recording, memory = ctypes.c_void_p(side.cuda_stream), (device.index, pool)
+        side.wait_stream(stream)
+        with torch.cuda.stream(side):
+            torch._C._cuda_beginAllocateCurrentThreadToPool(*memory)
+            weakref.finalize(self, torch._C._cuda_releasePool, *memory).atexit = False
+            try:
+                made = None if record(recording) else steps(*given)
+            finally:
+                self.graph = end(recording)
+                torch._C._cuda_endAllocateToPool(*memory)
+        stream.wait_stream(side)
+        if not self.graph:
+            raise RuntimeError("CUDA does not record one of its steps")
+        graph = ctypes.c_void_p(self.graph)
+        weakref.finalize(self, library.fusewright_forget, graph).atexit = False
+        return made
 
     def run(self, inputs, stream):
         """What the steps return for these."""
         copy = _fusewright_copy_bytes
         for (place, size), tensor in zip(self.taken, inputs):
             copy(place, tensor.data_ptr(), size, stream)
-        self.graph.replay()
+        _fusewright_launch_graph(self.graph, stream)
         results = []
         for place, size, like in self.given:
             results.append(_fusewright_empty(*like))
@@ -147,14 +170,15 @@ def _fusewright_graph(name, graphs, key, given):
             graphs.clear()
         graphs[key] = calls + 1
         return None
-    if os.environ.get("FUSEWRIGHT_GRAPHS", "1") == "0":
+    known = torch.__version__ >= "2.11" and torch.__version__ < "2.16.dev0"
+    if not known or os.environ.get("FUSEWRIGHT_GRAPHS", "1") == "0":
         return None
     old = [kind for kind in graphs if isinstance(graphs[kind], _FusewrightGraph)]
     for kind in old[: len(old) + 1 - _FUSEWRIGHT_MOST_GRAPHS]:
         del graphs[kind]
     try:
         graphs[key] = _FusewrightGraph(*given)
-    except (RuntimeError, AttributeError, TypeError) as error:  # also of a PyTorch without a part
+    except RuntimeError as error:  # also where memory is short
         _FUSEWRIGHT_ONE_BY_ONE.setdefault(name, {})[f"{error}".split("\\n")[0]] = 1
         graphs[key] = None
     return graphs[key]

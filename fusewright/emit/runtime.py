@@ -129,6 +129,7 @@ ANSWERS: Mapping[Snippet, Answer] = MappingProxyType(
             "state", '    known = ("_fusewright_looked", None, _fusewright_look)'
         ),
         Snippet.COPY_BYTES: Answer("kernel<copy_bytes>", '    known = "a copy"'),
+        Snippet.LAUNCH_GRAPH: Answer("kernel<launch_graph>", '    known = "a CUDA graph"'),
     }
 )
 

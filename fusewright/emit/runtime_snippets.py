@@ -13,7 +13,7 @@ from types import MappingProxyType
 from fusewright.emit.autograd_function import RECORDED
 from fusewright.emit.dynamo_fast_path import GUARD_HIT
 from fusewright.emit.guard_snapshot import LOOK
-from fusewright.emit.replay_support import COPY_BYTES, REPLAYED
+from fusewright.emit.replay_support import COPY_BYTES, LAUNCH_GRAPH, REPLAYED
 from fusewright.emit.traced_support import TRACED
 from fusewright.frontend.float32_precision import CONV_USES_TF32
 from fusewright.rewrite.huge_pages import ON_HUGE_PAGES
@@ -38,6 +38,7 @@ class Snippet(StrEnum):
     IEEE = "_fusewright_ieee"
     ON_HUGE_PAGES = "_fusewright_on_huge_pages"
     COPY_BYTES = "_fusewright_copy_bytes"
+    LAUNCH_GRAPH = "_fusewright_launch_graph"
     REPLAYED = "_fusewright_replayed"
     TRACED = "_fusewright_in_graph"
     RECORDED = "_fusewright_apply"
@@ -168,6 +169,7 @@ SNIPPETS: Mapping[Snippet, str] = MappingProxyType(
         Snippet.IEEE: _IEEE,
         Snippet.ON_HUGE_PAGES: ON_HUGE_PAGES,
         Snippet.COPY_BYTES: COPY_BYTES,
+        Snippet.LAUNCH_GRAPH: LAUNCH_GRAPH,
         Snippet.REPLAYED: REPLAYED,
         Snippet.TRACED: TRACED,
         Snippet.RECORDED: RECORDED,

@@ -274,6 +274,26 @@ def test_threads_with_one_instance(emitted: ModuleType) -> None:
     assert not wrong
 
 
+def test_random_numbers_while_another_thread_records(emitted: ModuleType) -> None:
+    stop, errors = threading.Event(), list[BaseException]()
+
+    def draw() -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                while not stop.is_set():
+                    torch.randn(1000, device="cuda")
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            errors.append(error)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    for _ in range(5):
+        Both(emitted, train=False).settled()
+    stop.set()
+    thread.join()
+    assert not errors
+
+
 def test_in_a_graph_of_the_users(both: Both) -> None:
     both.settled()
     x, graph = drawn(), torch.cuda.CUDAGraph()
@@ -312,7 +332,7 @@ def test_beside_a_graph_of_the_users(both: Both) -> None:
 
 def test_inference_mode_in_turn(both: Both) -> None:
     for k in range(3 * BEFORE + 3):
-        with torch.inference_mode(k % 2 == 0):
+        with torch.inference_mode(k % 2 == 0), torch.no_grad():
             x = drawn()
             for mine, other in zip(both.ours(x), both.wanted(x), strict=True):
                 torch.testing.assert_close(mine, other, **TOLERANCE)

@@ -59,8 +59,8 @@ KERNEL_OF: Mapping[torch.dtype, KernelName] = MappingProxyType(
 
 # Below, a launch takes longer than the product [m: gemm-0048]; for 16 bits that is a prediction.
 LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALF, 1 << 30)}
-# Below, PyTorch's linear layer takes less time without its bias [m: host-0012, host-0013]; a layer of
-# 67 MFLOP took as long [m: host-0014].
+# Below, PyTorch's linear layer takes less time without its bias [m: gemm-0052, gemm-0053]; above,
+# it takes as long [m: gemm-0054].
 BIAS_BESIDE = 1 << 26
 # Matrices of a batch with fewer results and multiply-adds are faster in PyTorch [m: gemm-0012,
 # gemm-0013, gemm-0014, gemm-0015, gemm-0016, gemm-0018].
