@@ -1,10 +1,12 @@
 """Times of problem files in train mode and in eval mode -> a Markdown table, ours beside others.
 
-python bench/modes.py [zoo/network_residual_stack.py ...] [--target cuda|cpu] [--overhead] [--warm]
+python bench/modes.py [zoo/network_residual_stack.py ...] [--target cuda|cpu] [--large] [--overhead]
+    [--warm]
 
 One file is written for both modes. A round calls each side once, in random order, on inputs of the
 round; a call is timed with a device that waits for nothing before it. Numbers are medians of 51
-rounds, and quartiles of the ratios within a round. --overhead: torch.compile's mode that reduces
+rounds, and quartiles of the ratios within a round. --large: ten networks at sizes at which they
+take a GPU 0.2 to 5 ms, with up to 16 images or rows. --overhead: torch.compile's mode that reduces
 it is a side, too, and behind each time stands that of a GPU which the host is ahead of. --warm:
 only compile, so that several processes may do it beside each other; PyTorch and fusewright keep
 what they compiled.
@@ -40,6 +42,18 @@ NAMES = (
     *("network_inverted_bottleneck", "network_encoder_stack", "network_transformer_block"),
     "network_point_cloud",
 )
+LARGE: Mapping[str, Mapping[str, int]] = {
+    "residual_stack": {"batch_size": 8, "size": 64, "width": 64},
+    "unet": {"batch_size": 4, "side": 160, "width": 32},
+    "dense_block": {"batch_size": 16, "channels": 64, "growth": 32, "side": 56, "depth": 6},
+    "inverted_bottleneck": {"batch_size": 16, "channels": 64, "side": 56},
+    "encoder_stack": {"batch_size": 8, "length": 128, "width": 256},
+    "transformer_block": {"batch_size": 16, "length": 256, "width": 512, "heads": 8},
+    "convnext_block": {"batch_size": 16, "channels": 128, "side": 56},
+    "mixer_block": {"batch_size": 16, "length": 196, "width": 512},
+    "vision_patches": {"batch_size": 16, "side": 224, "patch": 16, "width": 384},
+    "super_resolution": {"batch_size": 2, "side": 128, "width": 64},
+}
 Call = Callable[[], object]
 
 
@@ -48,6 +62,7 @@ def main() -> None:
     known = [ZOO / f"{name}.py" for name in NAMES]
     parser.add_argument("problems", nargs="*", type=Path, default=known)
     parser.add_argument("--target", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--large", action="store_true")
     parser.add_argument("--overhead", action="store_true")
     parser.add_argument("--warm", action="store_true")
     given = parser.parse_args()
@@ -55,14 +70,24 @@ def main() -> None:
     others = [f"{name}/ours" for name in names[1:]]
     columns = ["problem", "mode", *(f"{name} ms" for name in names), *others]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
-    for path in given.problems:
+    problems = [load_problem(path) for path in given.problems]
+    if given.large:
+        stems = [path.stem.removeprefix("network_") for path in given.problems]
+        problems = [_at_size(name) for name in (LARGE if given.problems == known else stems)]
+    for problem in problems:
         for mode in MODES[1:]:
-            print(_row(path, mode, given.target, names, warm=given.warm), flush=True)
+            print(_row(problem, mode, given.target, names, warm=given.warm), flush=True)
+
+
+def _at_size(name: str) -> Problem:
+    """A network of the zoo at its large size."""
+    sizes = {word: str(size) for word, size in LARGE[name].items()}
+    return load_problem(ZOO / f"network_{name}.py", sizes)
 
 
 @torch.no_grad()
-def _row(path: Path, mode: str, target: str, names: Sequence[str], *, warm: bool) -> str:
-    problem, device = load_problem(path), "cuda" if target == "cuda" else "cpu"
+def _row(problem: Problem, mode: str, target: str, names: Sequence[str], *, warm: bool) -> str:
+    path, device = problem.path, "cuda" if target == "cuda" else "cpu"
     torch.compiler.reset()
     sides = _sides(problem, mode, target, device, names)
     for k in range(BEFORE):
@@ -111,7 +136,8 @@ def written(problem: Problem, target: str, *, gradients: bool = False) -> Any:
     """ModelNew of the file that is written for a problem."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "written.py"
-        emit_only(problem.path, out=path, target=target, gradients=gradients)
+        sizes = problem.overrides
+        emit_only(problem.path, out=path, target=target, overrides=sizes, gradients=gradients)
         spec = importlib.util.spec_from_file_location("written", path)
         assert spec is not None
         assert spec.loader is not None

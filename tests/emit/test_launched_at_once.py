@@ -1,0 +1,166 @@
+"""Which emitted files launch their steps at once, and what such a file has for that."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from fusewright.frontend.library_calls import RANDOM
+from fusewright.fusion.replay import FEWEST_LAUNCHES, RECORDED_CALLS
+from fusewright.targets.compile_flags import cuda_flags
+from fusewright.targets.target import TARGETS
+from tests.support.emitting import Emitted, emit_text
+
+CALL = "_fusewright_replayed("
+SAID = "launched at once"
+MODEL = """
+    import torch
+    import torch.nn as nn
+
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range({depth}))
+            self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range({depth}))
+            self.drop = nn.Dropout({dropout})
+
+        def forward(self, x{more}):
+            {first}
+            for conv, norm in zip(self.convs, self.norms):
+                x = x + torch.relu(norm(conv(x)))
+            {last}
+            return {result}
+
+
+    def get_inputs():
+        return [torch.randn(4, 8, 12, 12){given}]
+
+
+    def get_init_inputs():
+        return []
+"""
+PLAIN = {
+    "depth": "4", "dropout": "0.0", "more": "", "given": "", "first": "pass", "last": "pass",
+    "result": "x",
+}  # fmt: skip
+# What differs from the model that is launched at once, and why it cannot be.
+OTHERS: Mapping[str, Mapping[str, str]] = {
+    "few steps": {"depth": "1"},
+    "random numbers": {"dropout": "0.5", "last": "x = self.drop(x)"},
+    "a routine that is not known": {"last": "x = torch.linalg.inv(x + 9 * torch.eye(12))"},
+    "an argument is written": {"last": "pass", "first": "x.add_(1.0)"},
+    "a tensor is made of a list": {"last": "x = x * torch.tensor([1.0, 2.0, 3.0] * 4)"},
+    "a complex argument": {
+        "more": ", z",
+        "given": ", torch.randn(4, dtype=torch.complex64)",
+        "last": "x = x + torch.view_as_real(z).sum()",
+    },
+}
+
+
+def emitted(folder: Path, target: str = "sm_90a", **others: str) -> Emitted:
+    return emit_text(MODEL.format(**{**PLAIN, **others}), folder, target)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Emitted:
+    return emitted(tmp_path_factory.mktemp("plain"))
+
+
+def test_many_steps_are(plain: Emitted) -> None:
+    assert CALL in plain.text
+    assert SAID in plain.text.split("import torch")[0]
+    assert len(plain.made.plan.steps) >= FEWEST_LAUNCHES
+
+
+def test_the_record_says_so(plain: Emitted) -> None:
+    assert SAID in plain.made.record("model.py")
+
+
+@pytest.mark.parametrize("why", OTHERS)
+def test_others_are_not(why: str, tmp_path: Path) -> None:
+    text = emitted(tmp_path, **OTHERS[why]).text
+    assert CALL not in text
+    assert SAID not in text
+    assert "_fusewright_steps" not in text or "_fusewright_in_graph" in text
+
+
+def test_a_value_that_the_host_would_read_stays_on_the_gpu(tmp_path: Path) -> None:
+    text = emitted(tmp_path, last="x = torch.clamp(x, max=x.mean().item())").text
+    assert CALL in text
+    assert ".item()" not in ast.unparse(steps_of(text))
+
+
+def test_no_file_for_a_cpu_is(tmp_path: Path) -> None:
+    assert CALL not in emitted(tmp_path, "cpu").text
+
+
+def test_what_is_written_is_known_by_its_place(plain: Emitted) -> None:
+    """In train mode these are the buffers of the norms, each once."""
+    (call,) = [
+        node
+        for node in ast.walk(ast.parse(plain.text))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == CALL[:-1]
+    ]
+    state, written = ast.unparse(call.args[4]), ast.literal_eval(call.args[5])
+    names = [name.strip() for name in state.strip("()").split(",")]
+    changed = {names[k] for k in written}
+    kinds = ("running_mean", "running_var", "num_batches_tracked")
+    assert changed == {f"norms_{k}_{kind}" for k in range(4) for kind in kinds}
+
+
+def steps_of(text: str) -> ast.FunctionDef:
+    return next(
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.name == "fusewright_steps"
+    )
+
+
+def test_steps_name_all_that_they_read(plain: Emitted) -> None:
+    """So that a graph is told apart by where each of them lies."""
+    steps = steps_of(plain.text)
+    named = [n for line in steps.body for n in ast.walk(line) if isinstance(n, ast.Name)]
+    read = {n.id for n in named}
+    made = {n.id for n in named if isinstance(n.ctx, ast.Store)}
+    given = {a.arg for a in steps.args.args}
+    support = {name for name in read if "fusewright" in name.lower()}
+    assert read <= made | given | support | {"torch"}
+
+
+def test_no_call_that_draws_random_numbers_is_recorded() -> None:
+    assert not [name for name in RECORDED_CALLS if any(word in name for word in RANDOM)]
+
+
+def test_recorded_calls_are_pytorchs() -> None:
+    for name in RECORDED_CALLS:
+        assert hasattr(torch.ops.aten, name.removeprefix("aten.")), name
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+def test_its_bindings_compile(target: str, tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc")
+    text = emitted(tmp_path, target).text
+    parts = [
+        re.search(rf'_FUSEWRIGHT_{name} = r"""\n(.*?)"""', text, re.DOTALL)
+        for name in ("DEVICE_LIBRARY", "CUDA", "BINDINGS")
+    ]
+    source = tmp_path / "whole.cu"
+    source.write_text("".join(part[1] for part in parts if part), encoding="utf-8")
+    flags = cuda_flags(TARGETS[target].arch)
+    done = subprocess.run(
+        [nvcc, *flags, "-c", str(source), "-o", str(tmp_path / "whole.o")],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
