@@ -46,15 +46,21 @@ def _fusewright_cache_guard(key, *tensors):
 # Before the kernels are built.
 GUARD_HIT = f'''{_CACHE}
 
-def _fusewright_guard_hit(key, *tensors):
-    """Whether all is as at a call for which the conditions held; C++ knows, once it is built."""
+def _fusewright_guard_hit(key, state, *tensors):
+    """Whether all is as at a call for which the conditions held; C++ knows, once it is built.
+
+    state: those tensors of which `_fusewright_state` knows that they have strides.
+    """
     return False
 '''
 # For files that have no kernels.
 GUARD_HIT_IN_PYTHON = f'''{_CACHE}
 
-def _fusewright_guard_hit(key, *tensors):
-    """Whether all is as at a call for which the conditions held."""
+def _fusewright_guard_hit(key, state, *tensors):
+    """Whether all is as at a call for which the conditions held.
+
+    state: those tensors of which `_fusewright_state` knows that they have strides.
+    """
     check = _FUSEWRIGHT_GUARD_CACHE[torch.is_grad_enabled()].get(key)
     if check is None or not _fusewright_eager():
         return False
@@ -62,5 +68,5 @@ def _fusewright_guard_hit(key, *tensors):
         known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
         if not known or tensor.is_nested or tensor.layout is not torch.strided:
             return False
-    return check(*tensors)
+    return check(*tensors, *state)
 '''

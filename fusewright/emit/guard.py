@@ -273,7 +273,8 @@ class _Guard:
             leaves[self.inputs[k]] = self.captured.graph.inputs[k]
             found.append(f"{self.inputs[k]} := {text}")
         device = "device" if self.target.language == "cuda" else ""
-        found += self.model.found()
+        state = self.model.state if self.model.tensors else ""
+        found += [] if state else self.model.found()
         given = [*leaves, *self.model.given()]
         asked = [GuardCondition("_fusewright_eager()")]
         key = self._key()
@@ -288,7 +289,7 @@ class _Guard:
         asked += self.model.like(device)
         if given:
             asked.append(GuardCondition(f"_fusewright_cache_guard({', '.join([key, *given])})"))
-            known = self._call(Snippet.GUARD_HIT, key, *found)
+            known = self._call(Snippet.GUARD_HIT, key, state or "()", *found)
         each = " and ".join(map(str, asked))
         yield GuardCondition(f"({known} or ({each}))") if given else asked[0]
 

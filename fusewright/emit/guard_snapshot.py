@@ -31,6 +31,12 @@ def _fusewright_same(module, path, asked):
     return module is asked or (type(module) is type(asked) and repr(module) == repr(asked))
 
 
+def _fusewright_has_strides(tensor):
+    """Whether it is a tensor that PyTorch's test may see, as `_fusewright_guard_hit` has it."""
+    plain = isinstance(tensor, torch.Tensor) and not tensor.is_nested
+    return plain and tensor.layout is torch.strided
+
+
 def _fusewright_other(model, path):
     """The reason for what `_fusewright_look` names."""
     place, _, name = path.rpartition(".")
@@ -91,7 +97,7 @@ def _fusewright_look(model, table, device=None):
                 fits = device is None or _fusewright_tensor_matches(at + name, tensor, *laid)
                 if isinstance(fits, _FusewrightReason):
                     return fits
-            wrong += [name] * (not (fits and isinstance(tensor, torch.Tensor)))
+            wrong += [name] * (not (fits and _fusewright_has_strides(tensor)))
         for name, asked in row.get("values", {}).items():
             wrong += [name] * (not _fusewright_same(module, name, asked))
             its_own = plain and name in own and not hasattr(kind, name)

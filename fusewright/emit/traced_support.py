@@ -253,7 +253,7 @@ class _FusewrightOperator:
         """The steps, for tensors that are like those that PyTorch's compiler saw."""
         takes, gives = self.of_class("tensors")(*sizes)
         key, device = (self.operator, like, _fusewright_flags(), *sizes), tensors[0].device
-        if not _fusewright_guard_hit(key, *tensors):
+        if not _fusewright_guard_hit(key, (), *tensors):
             state = tensors[len(takes) :]
             self.expect(device.type == _FUSEWRIGHT_DEVICE)
             self.expect({one.device for one in tensors} == {device})

@@ -53,7 +53,7 @@ class Ways:
         self.emitted: Any = built.load()
         names = vars(self.emitted)
         nobody_knows, matches = self.asking()
-        assert nobody_knows(4) is False, "before the build"
+        assert nobody_knows(4, ()) is False, "before the build"
         in_python = dict(names)  # as a file has it that has no kernels
         exec(GUARD_HIT_IN_PYTHON, in_python)
         in_python["_FUSEWRIGHT_GUARD_CACHE"] = names["_FUSEWRIGHT_GUARD_CACHE"]
@@ -68,8 +68,12 @@ class Ways:
     def asking(self) -> tuple[Callable[..., bool], Callable[..., bool]]:
         return self.emitted._fusewright_guard_hit, self.emitted._fusewright_module_matches
 
-    def seen(self, *given: Any) -> bool:
-        python, compiled = (ways[0](*given) for ways in (self.python, self.compiled))
+    def seen(self, key: Any, x: Any, *state: Any) -> bool:
+        """Tensors of the model are looked at by who gives them, or here."""
+        python, compiled = (ways[0](key, (), x, *state) for ways in (self.python, self.compiled))
+        known = {id(parameter) for parameter in self.model.parameters()}
+        if {id(tensor) for tensor in state} <= known:
+            assert self.compiled[0](key, state, x) is self.python[0](key, state, x) is python
         assert python is compiled
         return python
 

@@ -180,6 +180,14 @@ CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "a list in place": ("scale.factors", lambda m: m.scale.factors.__setitem__(1, 5.0)),
     "another list": ("scale.factors", replaced("scale", "factors", [1.0, 2])),
     "a tuple": ("scale.shape", replaced("scale", "shape", (8, (2.0, 4)))),
+    "a weight without strides": (
+        "norm.weight",
+        replaced("norm", "weight", nn.Parameter(torch.ones(8).to_sparse())),
+    ),
+    "a nested weight": (
+        "norm.weight",
+        lambda m: m.norm._parameters.update(weight=torch.nested.nested_tensor([torch.ones(8)])),
+    ),
     "no weight": ("norm.weight", replaced("norm", "weight", None)),
     "weight of an object": ("norm.weight", lambda m: m.norm.__dict__.update(weight="mine")),
     "no registry": ("norm.weight", replaced("norm", "_parameters", {})),

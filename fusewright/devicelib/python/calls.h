@@ -67,19 +67,23 @@ struct held {
 // Whether an answer is something other than None, zero or false; an error is.
 bool says(const held& answer) { return !answer.p || PyObject_IsTrue(answer.p); }
 
-// Whether nobody looks on, and tensors are like some for which every condition held. given: a key, the tensors.
-// known: what _fusewright_build hands over, in its order.  An error is a no: Python then asks one by one.
+// Whether nobody looks on, and tensors are like some for which every condition held. given: a key; the tensors that
+// `state` returns, which have strides; others.  known: what _fusewright_build hands over, in its order.  An error is a
+// no: Python then asks one by one.
 object guard_hit(object known, object const* given, long count) {
   enum { CACHE, CACHE_WITH_GRADIENTS, GRADIENTS, NESTED, LAYOUT, STRIDED, LOOKING_ON };
   const auto of = [known](long k) { return PyTuple_GetItem(known, k); };
   bool alike = true;
   for (long k = LOOKING_ON, all = PyTuple_Size(known); alike && k < all; ++k)
     alike = !says({PyObject_CallObject(of(k), nullptr)});
-  const held tensors{PyTuple_New(count - 1)};
-  for (long k = 1; alike && k < count; ++k) {  // PyTorch's test must not see what has no strides
-    alike = !says({PyObject_GetAttr(given[k], of(NESTED))}) && held{PyObject_GetAttr(given[k], of(LAYOUT))}.p == of(STRIDED);
-    Py_IncRef(given[k]);
-    PyTuple_SetItem(tensors.p, k - 1, given[k]);
+  const long others = count - 2, several = PyTuple_Size(given[1]);
+  const held tensors{PyTuple_New(others + several)};
+  for (long k = 0; alike && k < others + several; ++k) {  // PyTorch's test must not see what has no strides
+    const object tensor = k < others ? given[k + 2] : PyTuple_GetItem(given[1], k - others);
+    if (k < others)
+      alike = !says({PyObject_GetAttr(tensor, of(NESTED))}) && held{PyObject_GetAttr(tensor, of(LAYOUT))}.p == of(STRIDED);
+    Py_IncRef(tensor);
+    PyTuple_SetItem(tensors.p, k, tensor);
   }
   const object cache = of(says({PyObject_CallObject(of(GRADIENTS), nullptr)}) ? CACHE_WITH_GRADIENTS : CACHE);
   const object test = alike ? PyDict_GetItemWithError(cache, given[0]) : nullptr;
