@@ -36,7 +36,7 @@ _FUSEWRIGHT_GUARD_CACHE = ({}, {})
 def _fusewright_cache_guard(key, *tensors):
     """Lets `_fusewright_guard_hit` know them, if this PyTorch is known to have the test. True."""
     cache = _FUSEWRIGHT_GUARD_CACHE[torch.is_grad_enabled()]
-    known = torch.__version__ >= "2.2" and torch.__version__ < "2.14.dev0"
+    known = torch.__version__ >= "2.2" and torch.__version__ < "2.16.dev0"
     if known and key not in cache and len(cache) < 64:
         sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
         laid = {"dynamic_dims_sizes": sizes, "dynamic_dims_strides": strides}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 TRACED = '''
 # Versions of PyTorch whose compiler is known to trace what is written for it here.
-_FUSEWRIGHT_TRACES = torch.__version__ >= "2.11" and torch.__version__ < "2.14.dev0"
+_FUSEWRIGHT_TRACES = torch.__version__ >= "2.11" and torch.__version__ < "2.16.dev0"
 
 
 def _fusewright_strides(shape, order=None):

@@ -139,7 +139,7 @@ def test_an_attribute_that_would_be_hidden() -> None:
 
 
 def test_a_scripted_module() -> None:
-    with pytest.warns(DeprecationWarning, match=r"torch\.jit\.trace"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match=r"torch\.jit\.trace"):
         scripted = torch.jit.trace(nn.Tanh(), X)
     with pytest.raises(CaptureFailed, match=r"TorchScript module\. Give the module behind it"):
         fusewright.optimize(scripted, X)

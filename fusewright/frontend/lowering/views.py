@@ -7,7 +7,7 @@ after all (`clone`, another order) is a copy, which the rewrites drop where nobo
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from fusewright.common.dtypes import OF_KERNELS
@@ -167,6 +167,42 @@ def _pixel_unshuffle(call: AtenCall) -> Lowered:
     return copy(reshape(turned, (*lead, times(channels, r * r), high // r, wide // r)))
 
 
+def _unfold_blocks(call: AtenCall) -> Lowered:
+    """[..., C, H, W] -> [..., C h w, blocks], of blocks of h x w that touch and do not overlap."""
+    x, block, dilation, padding, stride = call.args
+    *lead, channels, high, wide = x.shape
+    if not _touch(block, dilation, padding, stride) or not isinstance(channels, int):
+        return None
+    if not (isinstance(high, int) and isinstance(wide, int)):
+        return None
+    (h, w), n = block, len(lead)
+    rows, columns = high // h, wide // w
+    whole = narrow(narrow(x, n + 1, 0, rows * h), n + 2, 0, columns * w)
+    apart = reshape(whole, (*lead, channels, rows, h, columns, w))
+    turned = permute(apart, [*range(n + 1), n + 2, n + 4, n + 1, n + 3])
+    return copy(reshape(turned, (*lead, channels * h * w, rows * columns)))
+
+
+def _fold_blocks(call: AtenCall) -> Lowered:
+    """[..., C h w, blocks] -> [..., C, H, W], of blocks of h x w that touch and cover all of it."""
+    x, size, block, dilation, padding, stride = call.args
+    *lead, filled, _ = x.shape
+    (h, w), (high, wide), n = block, size, len(lead)
+    if not _touch(block, dilation, padding, stride) or high % h or wide % w:
+        return None
+    rows, columns = high // h, wide // w
+    apart = reshape(x, (*lead, filled // (h * w), h, w, rows, columns))
+    turned = permute(apart, [*range(n + 1), n + 3, n + 1, n + 4, n + 2])
+    return copy(reshape(turned, (*lead, filled // (h * w), high, wide)))
+
+
+def _touch(
+    block: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> bool:
+    """Whether blocks lie side by side, each without gaps, from the first element on."""
+    return [*stride] == [*block] and {*dilation} == {1} and {*padding} == {0}
+
+
 def _full(call: AtenCall) -> Lowered:
     value = FILLED[call.name] if call.name in FILLED else call.args[1]
     if not isinstance(value, bool | int | float):
@@ -202,5 +238,7 @@ LOWER: dict[str, Callable[[AtenCall], Lowered]] = {
     "aten.channel_shuffle": _channel_shuffle,
     "aten.pixel_shuffle": _pixel_shuffle,
     "aten.pixel_unshuffle": _pixel_unshuffle,
+    "aten.im2col": _unfold_blocks,
+    "aten.col2im": _fold_blocks,
     **dict.fromkeys(("aten.split", "aten.split_with_sizes"), _pieces),
 }

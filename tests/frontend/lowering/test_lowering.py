@@ -152,6 +152,8 @@ VIEWS = [
     *("x.clone().fill_(2.0) + x", "x.clone().zero_() - x", "x.new_zeros(5, 1) + 1 + z.sum()"),
     *("x.new_ones(5, 1) * z.sum()", "F.pairwise_distance(x, x * 2)", "F.channel_shuffle(w, 3)"),
     *("F.pixel_shuffle(w.flatten(0, 1), 2)", "F.pixel_unshuffle(w[..., :4], 2) + 1"),
+    *("F.unfold(w, 2, stride=2) * 2", "F.unfold(w[0], (1, 3), stride=(1, 3)) + 1"),
+    *("F.fold(F.unfold(w, (2, 1), stride=(2, 1)) * 2, w.shape[2:], (2, 1), stride=(2, 1))",),
     *("x.view(-1) * 2", "x.reshape(7, -1) + 1", "x.t() + 1", "x.transpose(0, 1).contiguous() * 2"),
     *("x.flatten() * 2", "x.unsqueeze(1) * y.unsqueeze(0)", "x.unsqueeze(-1).squeeze(-1) + 1"),
     *("w.permute(0, 2, 3, 1) * 2", "w.permute(3, 1, 0, 2) + w.permute(3, 1, 0, 2)", "w.mT + 1"),
@@ -273,6 +275,7 @@ LIBRARY = [
         "torch.cat([x, y], 1)",
         "x.sort(1)[0]",
     ),
+    *("F.unfold(w, 2)", "F.unfold(w, 2, stride=2, padding=1)", "F.unfold(w, 2, 2, stride=2)"),
     "x.nan_to_num()",
     *("s.softmax(0)", "s.logsumexp(0)", "s.max(0)[0]"),  # a number has no dimension
 ]
