@@ -3,7 +3,7 @@
 New memory takes half the time of `torch.empty_strided`. One test says whether tensors are like some
 seen before: their types, keys of dispatch (device, layout, bits; with the modes of the thread),
 dtypes, gradients, sizes and strides (`TensorCheck` in torch/csrc/dynamo/guards.cpp, PyTorch 2.2 to
-2.13). It ends the process at a tensor without strides, so those are asked for before.
+2.15). It ends the process at a tensor without strides, so those are asked for before.
 """
 
 from __future__ import annotations

@@ -48,8 +48,9 @@ LAUNCH_GRAPH = "\n_fusewright_launch_graph = None  # on a stream, by C++, once i
 REPLAYED = '''
 from threading import Lock as _FusewrightLock
 
-# Of one model: how many graphs, how many bytes one may keep, and calls of a kind before it has one.
-_FUSEWRIGHT_MOST_GRAPHS, _FUSEWRIGHT_MOST_BYTES, _FUSEWRIGHT_CALLS_BEFORE = 8, 1 << 28, 2
+# Of one model: how many graphs, calls of a kind before it has one, which part of the GPU's memory a
+# graph may keep.
+_FUSEWRIGHT_MOST_GRAPHS, _FUSEWRIGHT_CALLS_BEFORE, _FUSEWRIGHT_PART_OF_MEMORY = 8, 2, 64
 _FUSEWRIGHT_AT_ONCE = {}  # class -> calls that were launched at once
 _FUSEWRIGHT_ONE_BY_ONE = {}  # class -> why a kind of call cannot be
 _FUSEWRIGHT_POOLS = {}  # device and stream -> a stream to record on, the memory of graphs, these
@@ -105,7 +106,8 @@ class _FusewrightGraph:
             kept = all(one.clone().stride() == one.stride() for one in made)
         if not kept:
             raise RuntimeError("a result has gaps, and a copy of it has none")
-        if torch.cuda.memory_reserved(device) - before > _FUSEWRIGHT_MOST_BYTES:
+        most = torch.cuda.get_device_properties(device).total_memory // _FUSEWRIGHT_PART_OF_MEMORY
+        if torch.cuda.memory_reserved(device) - before > most:
             raise RuntimeError("what is between its steps is too much to be kept")
         self.lock = _FusewrightLock()  # of who uses the tensors of the graph
         self.taken = [(one.data_ptr(), one.nbytes) for one in self.inputs]

@@ -12,7 +12,8 @@ from fusewright.frontend.capture import Captured
 from fusewright.fusion.planner import LibraryStep, Plan, Step
 from fusewright.ir.library_call import CALLED_VIEWS
 
-# A launch from Python takes 5 to 15 us of the host's time, all that a replay does some 30 us.
+# A launch from Python takes 5 to 15 us of the host's time; all of a replay but the guard 26
+# [m: host-0012].
 FEWEST_LAUNCHES = 5
 # Of PyTorch's: they read no value on the host, and draw no random numbers.
 _PRODUCTS = (
