@@ -82,7 +82,13 @@ def _fusewright_choices():
 
 
 class _FusewrightGraphs(dict):
-    """Kind of call -> how many there were, then their graph; a copy of the model has its own."""
+    """Kind of call -> how many there were, then their graph; a copy of the model has its own.
+
+    dropped: graphs that others took the place of. Each doubles the calls before there is a new one,
+    so that calls that are always of another kind do not record all the time.
+    """
+
+    dropped = 0
 
     def __reduce__(self):
         return dict, ()
@@ -167,7 +173,7 @@ def _fusewright_graph(name, graphs, key, given):
     import os
 
     calls = graphs.get(key, 0)
-    if calls < _FUSEWRIGHT_CALLS_BEFORE:
+    if calls < _FUSEWRIGHT_CALLS_BEFORE << graphs.dropped:
         if len(graphs) > 64:  # addresses that change with every call
             graphs.clear()
         graphs[key] = calls + 1
@@ -175,12 +181,14 @@ def _fusewright_graph(name, graphs, key, given):
     known = torch.__version__ >= "2.11" and torch.__version__ < "2.16.dev0"
     if not known or os.environ.get("FUSEWRIGHT_GRAPHS", "1") == "0":
         return None
-    old = [kind for kind in graphs if isinstance(graphs[kind], _FusewrightGraph)]
-    for kind in old[: len(old) + 1 - _FUSEWRIGHT_MOST_GRAPHS]:
-        del graphs[kind]
+    old = [kind for kind, graph in [*graphs.items()] if isinstance(graph, _FusewrightGraph)]
+    for kind in old[: max(0, len(old) + 1 - _FUSEWRIGHT_MOST_GRAPHS)]:
+        graphs.pop(kind, None)
+        graphs.dropped += 1
+    graphs.pop(key, None)  # so that the graphs are in their own order
     try:
         graphs[key] = _FusewrightGraph(*given)
-    except RuntimeError as error:  # also where memory is short
+    except Exception as error:  # whatever it is: its steps one by one do the same
         _FUSEWRIGHT_ONE_BY_ONE.setdefault(name, {})[f"{error}".split("\\n")[0]] = 1
         graphs[key] = None
     return graphs[key]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import copy
+import pickle
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from fusewright.emit.replay_support import REPLAYED
 from fusewright.frontend.library_calls import RANDOM
 from fusewright.fusion.replay import FEWEST_LAUNCHES, RECORDED_CALLS
 from fusewright.targets.compile_flags import cuda_flags
@@ -143,6 +147,72 @@ def test_no_call_that_draws_random_numbers_is_recorded() -> None:
 def test_recorded_calls_are_pytorchs() -> None:
     for name in RECORDED_CALLS:
         assert hasattr(torch.ops.aten, name.removeprefix("aten.")), name
+
+
+class Recorded:
+    """In place of a graph: what it was asked to record."""
+
+    def __init__(self, *given: Any) -> None:
+        if given == ("fails",):
+            raise RuntimeError("CUDA does not record one of its steps\nand more")
+        self.given = given
+
+
+@pytest.fixture
+def support() -> dict[str, Any]:
+    scope: dict[str, Any] = {"torch": torch}
+    exec(REPLAYED, scope)
+    scope["_FusewrightGraph"] = Recorded
+    return scope
+
+
+def calls(support: Mapping[str, Any], graphs: Any, key: object, times: int) -> list[bool]:
+    """Whether calls of a kind have a graph, one after the other."""
+    return [
+        (graphs.get(key) is not None and type(graphs[key]) is not int)
+        or support["_fusewright_graph"]("ModelNew", graphs, key, (key,)) is not None
+        for _ in range(times)
+    ]
+
+
+def test_a_kind_of_call_that_comes_back_has_a_graph(support: dict[str, Any]) -> None:
+    graphs = support["_FusewrightGraphs"]()
+    assert calls(support, graphs, "one", 4) == [False, False, True, True]
+    assert graphs["one"].given == ("one",)
+
+
+def test_calls_that_are_always_of_another_kind_are_not_recorded(support: dict[str, Any]) -> None:
+    graphs = support["_FusewrightGraphs"]()
+    recorded = sum(any(calls(support, graphs, key % 40, 1)) for key in range(4000))
+    kept = sum(type(graph) is Recorded for graph in graphs.values())
+    assert kept == 8
+    assert graphs.dropped < 8, "each one that is dropped doubles the calls before the next"
+    assert recorded > 0
+    for key in range(1000):  # and where there is no end of kinds, their counts are forgotten
+        calls(support, graphs, ("new", key), 1)
+    assert len(graphs) <= 65
+
+
+def test_what_cannot_be_recorded_is_said_once(support: dict[str, Any]) -> None:
+    graphs = support["_FusewrightGraphs"]()
+    assert calls(support, graphs, "fails", 3) == [False] * 3
+    assert graphs["fails"] is None
+    said = support["_fusewright_launches"]("ModelNew")
+    assert said == {"at once": 0, "one by one, because": ["CUDA does not record one of its steps"]}
+
+
+def test_the_environment_says_that_nothing_is(
+    support: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEWRIGHT_GRAPHS", "0")
+    assert not any(calls(support, support["_FusewrightGraphs"](), "one", 5))
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_has_no_graphs(support: dict[str, Any], how: Callable[[Any], Any]) -> None:
+    graphs = support["_FusewrightGraphs"](one=Recorded())
+    assert how(graphs) == {}
+    assert type(how(graphs)) is dict
 
 
 @pytest.mark.compiler
