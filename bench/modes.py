@@ -170,7 +170,7 @@ def timed(call: Call, device: str, *, ahead: bool = False) -> float:
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     if ahead:
-        torch.cuda._sleep(HEAD_START)
+        torch.cuda._sleep(HEAD_START)  # type: ignore[no-untyped-call]
     first.record()
     call()
     last.record()

@@ -10,34 +10,11 @@ from __future__ import annotations
 
 from fusewright.frontend.capture import Captured
 from fusewright.fusion.planner import LibraryStep, Plan, Step
-from fusewright.ir.library_call import CALLED_VIEWS
+from fusewright.ir.library_call import CALLED_VIEWS, RECORDED_CALLS
 
 # A launch from Python takes 5 to 15 us of the host's time; all of a replay but the guard 26
 # [m: host-0012].
 FEWEST_LAUNCHES = 5
-# Of PyTorch's: they read no value on the host, and draw no random numbers.
-_PRODUCTS = (
-    *("linear", "mm", "matmul", "bmm", "addmm", "baddbmm", "einsum"),
-    "scaled_dot_product_attention",
-    *(f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)),
-)
-_NORMS = (
-    *("native_layer_norm", "native_group_norm", "_native_batch_norm_legit_functional"),
-    *("instance_norm", "_native_batch_norm_legit_no_training"),
-)
-_POOLS = (
-    *(f"{kind}_pool{rank}d" for kind in ("max", "avg", "adaptive_avg") for rank in (1, 2, 3)),
-    *("max_pool2d_with_indices", "adaptive_max_pool2d", "max_pool3d_with_indices"),
-)
-_IMAGES = (
-    *("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "grid_sampler_2d"),
-    *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "col2im"),
-)
-_MOVES = ("cat", "stack", "embedding", "gather", "index_select", "flip", "roll", "constant_pad_nd")
-_ORDERS = ("cumsum", "cumprod", "sort", "topk")
-RECORDED_CALLS = CALLED_VIEWS | {
-    f"aten.{name}" for name in (*_PRODUCTS, *_NORMS, *_POOLS, *_IMAGES, *_MOVES, *_ORDERS)
-}
 
 
 def is_replayed(captured: Captured, plan: Plan) -> bool:

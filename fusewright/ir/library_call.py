@@ -55,6 +55,24 @@ CALLED_VIEWS = frozenset(
     )
 )
 
+# Calls that a CUDA graph can record: they read no value on the host, and draw no random numbers.
+RECORDED_CALLS = CALLED_VIEWS | {
+    f"aten.{name}"
+    for name in (
+        *("linear", "mm", "matmul", "bmm", "addmm", "baddbmm", "einsum"),
+        *(f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)),
+        "scaled_dot_product_attention",
+        *("native_layer_norm", "native_group_norm", "instance_norm"),
+        *("_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training"),
+        *(f"{kind}_pool{rank}d" for kind in ("max", "avg", "adaptive_avg") for rank in (1, 2, 3)),
+        *("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d"),
+        *("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "grid_sampler_2d"),
+        *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "col2im"),
+        *("cat", "stack", "embedding", "gather", "index_select", "flip", "roll"),
+        *("constant_pad_nd", "cumsum", "cumprod", "sort", "topk"),
+    )
+}
+
 
 def product_text(multiple: int, names: Sequence[str], variables: Mapping[str, str]) -> str:
     """So many times these free sizes, as an expression of Python, C++ and English. variables: what

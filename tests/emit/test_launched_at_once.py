@@ -17,7 +17,8 @@ import torch
 
 from fusewright.emit.replay_support import REPLAYED
 from fusewright.frontend.library_calls import RANDOM
-from fusewright.fusion.replay import FEWEST_LAUNCHES, RECORDED_CALLS
+from fusewright.fusion.replay import FEWEST_LAUNCHES
+from fusewright.ir.library_call import RECORDED_CALLS
 from fusewright.targets.compile_flags import cuda_flags
 from fusewright.targets.target import TARGETS
 from tests.support.emitting import Emitted, emit_text
