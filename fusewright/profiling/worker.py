@@ -29,6 +29,7 @@ from fusewright.profiling.recorded import CALL, KERNEL, MOST_BYTES
 
 BEGIN, END = "profile begin", "profile end"
 FUNCTIONS = "_FUSEWRIGHT_FUNCTIONS"  # in an emitted file: its kernels by name
+AT_ONCE = "_fusewright_replayed"  # there: launches all of its steps together
 LIBRARY = ".so"
 _INDUCTOR = "torch._inductor.codecache"
 _INDUCTORS = "cpp_"  # how the names of its kernels for a processor begin
@@ -103,11 +104,14 @@ def is_example(kind: object, given: Counter[tuple[int, ...]]) -> bool | None:
 
 
 def put_in_ranges(candidate: ModuleType | None) -> None:
-    """Have functions of compiled extensions called within ranges. candidate: its module."""
+    """Have functions of compiled extensions called within ranges, each by itself. candidate: its
+    module."""
     space: MutableMapping[str, Any] = vars(candidate) if candidate else {}
     emitted = space.get(FUNCTIONS)
     if isinstance(emitted, dict):
         _replace(emitted, [*emitted])
+    if AT_ONCE in space:
+        space[AT_ONCE] = one_by_one
     wrapped = {}
     for module in _extensions():
         names = [n for n, v in vars(module).items() if isinstance(v, BuiltinFunctionType)]
@@ -120,6 +124,19 @@ def put_in_ranges(candidate: ModuleType | None) -> None:
     for module in inductor.PyCodeCache.modules if inductor else ():
         names = [n for n, v in vars(module).items() if n.startswith(_INDUCTORS) and callable(v)]
         _replace(vars(module), names)
+
+
+def one_by_one(
+    model: nn.Module,
+    steps: Function,
+    where: Sequence[int],
+    inputs: Sequence[torch.Tensor],
+    state: Sequence[torch.Tensor],
+    written: Sequence[int] = (),
+) -> object:
+    """In place of the function of an emitted file that launches its steps at once."""
+    del model, written  # the steps themselves tell autograd what they have changed
+    return steps(*where, *inputs, *state)
 
 
 def _replace(space: MutableMapping[str, Any], names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from fusewright.emit.replay_support import REPLAYED
 from fusewright.profiling import worker
 from fusewright.profiling.recorded import KERNEL
 
@@ -35,6 +37,25 @@ def test_kernels_of_an_emitted_file() -> None:
     assert candidate.__dict__[worker.FUNCTIONS] is table, "the file holds this very table"
     assert (table["softmax"](1), table["norm"](1)) == (2, 3)
     assert seen_in(lambda: [table["norm"](1), table["softmax"](1)]) == ["norm", "softmax"]
+
+
+def test_steps_that_are_launched_at_once_are_told_apart() -> None:
+    """They are launched one by one, by what is called as the function of the file is."""
+    scope: dict[str, Any] = {"torch": torch}
+    exec(REPLAYED, scope)
+    given = [*inspect.signature(scope[worker.AT_ONCE]).parameters]
+    assert [*inspect.signature(worker.one_by_one).parameters] == given
+    candidate = ModuleType("candidate")
+    candidate.__dict__.update(scope)
+    worker.put_in_ranges(candidate)
+
+    def steps(*tensors: Any) -> Any:
+        return tensors
+
+    replayed = candidate.__dict__[worker.AT_ONCE]
+    assert replayed(None, steps, (4, 0), ("x",), ("weight", "mean"), (1,)) == (
+        *(4, 0, "x", "weight", "mean"),
+    )
 
 
 @pytest.mark.compiler
