@@ -53,7 +53,9 @@ from threading import Lock as _FusewrightLock
 _FUSEWRIGHT_MOST_GRAPHS, _FUSEWRIGHT_CALLS_BEFORE, _FUSEWRIGHT_PART_OF_MEMORY = 8, 2, 64
 _FUSEWRIGHT_AT_ONCE = {}  # class -> calls that were launched at once
 _FUSEWRIGHT_ONE_BY_ONE = {}  # class -> why a kind of call cannot be
-_FUSEWRIGHT_POOLS = {}  # device and stream -> a stream to record on, the memory of graphs, these
+# Device and stream -> a stream to record on; the memory of what cuBLAS has for it, and of graphs;
+# these graphs. Others may tell cuBLAS to give its memory back, and it must not become another's.
+_FUSEWRIGHT_POOLS = {}
 _FUSEWRIGHT_RECORDS = _FusewrightLock()  # held by who records
 # What says which routines PyTorch chooses, as far as this version has it.
 _FUSEWRIGHT_CHOICES = [
@@ -133,26 +135,35 @@ class _FusewrightGraph:
         place = device.index, stream.cuda_stream
         if place not in _FUSEWRIGHT_POOLS:
             side = torch.cuda.ExternalStream(library.fusewright_stream(device.index), device)
-            _FUSEWRIGHT_POOLS[place] = [side, None, weakref.WeakSet()]
-        side, pool, alive = _FUSEWRIGHT_POOLS[place]
+            kept = torch.cuda.graph_pool_handle()
+            _FUSEWRIGHT_POOLS[place] = [side, kept, None, weakref.WeakSet()]
+        side, kept, pool, alive = _FUSEWRIGHT_POOLS[place]
         if not alive:  # PyTorch forgets a pool with the last graph that has it
-            _FUSEWRIGHT_POOLS[place][1] = pool = torch.cuda.graph_pool_handle()
+            _FUSEWRIGHT_POOLS[place][2] = pool = torch.cuda.graph_pool_handle()
         alive.add(self)
         recording, memory = ctypes.c_void_p(side.cuda_stream), (device.index, pool)
+        begin = torch._C._cuda_beginAllocateCurrentThreadToPool
+        over = torch._C._cuda_endAllocateToPool
         side.wait_stream(stream)
         with torch.cuda.stream(side):
-            torch._C._cuda_beginAllocateCurrentThreadToPool(*memory)
+            begin(device.index, kept)  # for good: what cuBLAS has for this stream lies there
+            try:
+                torch.mm(*2 * [torch.ones(8, 8, device=device)])
+            finally:
+                over(device.index, kept)
+            begin(*memory)
             weakref.finalize(self, torch._C._cuda_releasePool, *memory).atexit = False
             try:
                 made = None if record(recording) else steps(*given)
             finally:
                 self.graph = end(recording)
-                torch._C._cuda_endAllocateToPool(*memory)
+                over(*memory)
+                graph = ctypes.c_void_p(self.graph)
+                if self.graph:
+                    weakref.finalize(self, library.fusewright_forget, graph).atexit = False
         stream.wait_stream(side)
         if not self.graph:
             raise RuntimeError("CUDA does not record one of its steps")
-        graph = ctypes.c_void_p(self.graph)
-        weakref.finalize(self, library.fusewright_forget, graph).atexit = False
         return made
 
     def run(self, inputs, stream):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import copy
+import ctypes
+import gc
 import pickle
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -214,6 +218,112 @@ def test_a_copy_has_no_graphs(support: dict[str, Any], how: Callable[[Any], Any]
     graphs = support["_FusewrightGraphs"](one=Recorded())
     assert how(graphs) == {}
     assert type(how(graphs)) is dict
+
+
+class Machine:
+    """In place of CUDA, of PyTorch's allocator and of the C++ of a file: says what it is asked."""
+
+    def __init__(self, scope: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said: list[str] = []
+        self.starts, self.graph, self.pools = 0, 77, 0
+        library = SimpleNamespace(
+            fusewright_record=lambda _: self.says("record", self.starts),
+            fusewright_end=Function(lambda _: self.says("end", self.graph)),
+            fusewright_stream=Function(lambda _: 5),
+            fusewright_forget=lambda graph: self.says(f"forget {graph.value}"),
+        )
+        monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+        stream = SimpleNamespace(cuda_stream=3, wait_stream=lambda _: None)
+        side = SimpleNamespace(cuda_stream=5, wait_stream=lambda _: None)
+        cuda = SimpleNamespace(
+            current_stream=lambda _: stream,
+            ExternalStream=lambda address, device: side,
+            graph_pool_handle=self.pool,
+            stream=lambda _: nullcontext(),
+            memory_reserved=lambda _: 0,
+            get_device_properties=lambda _: SimpleNamespace(total_memory=1 << 36),
+        )
+        inner = SimpleNamespace(
+            _cuda_beginAllocateCurrentThreadToPool=lambda _, pool: self.says(f"into {pool}"),
+            _cuda_endAllocateToPool=lambda _, pool: self.says(f"out of {pool}"),
+            _cuda_releasePool=lambda _, pool: self.says(f"release {pool}"),
+        )
+        plain = {name: getattr(torch, name) for name in ("Tensor", "inference_mode", "no_grad")}
+        scope["torch"] = SimpleNamespace(
+            cuda=cuda, _C=inner, ones=lambda *_, device: 1, mm=lambda *_: self.says("mm"), **plain
+        )
+        scope["_fusewright_library"] = lambda: "kernels.so"
+        self.record = scope["_FusewrightGraph"]
+
+    def says(self, what: str, answer: int = 0) -> int:
+        self.said.append(what)
+        return answer
+
+    def pool(self) -> str:
+        self.pools += 1
+        return f"pool {self.pools}"
+
+    def told(self) -> list[str]:
+        said, self.said = self.said, []
+        return said
+
+
+class Function:
+    """One of a library, which has a type of results."""
+
+    restype: object = None
+
+    def __init__(self, run: Callable[[Any], int]) -> None:
+        self.run = run
+
+    def __call__(self, given: Any) -> int:
+        return self.run(given)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    scope: dict[str, Any] = {"torch": torch}
+    exec(REPLAYED, scope)
+    return Machine(scope, monkeypatch)
+
+
+CUBLAS = ["into pool 1", "mm", "out of pool 1"]  # what it has for the stream is never released
+
+
+def recorded(machine: Machine, steps: Callable[..., Any]) -> Any:
+    return machine.record(steps, (4, 0), (torch.ones(3),), (torch.ones(2),))
+
+
+def test_a_recording(machine: Machine) -> None:
+    graph = recorded(machine, lambda batch, device, x, weight: x + 1)
+    assert machine.told() == [*CUBLAS, "into pool 2", "record", "end", "out of pool 2"]
+    second = recorded(machine, lambda batch, device, x, weight: [x + 1, x + 2])
+    assert machine.told() == [*CUBLAS, "into pool 2", "record", "end", "out of pool 2"]
+    assert (len(graph.given), len(second.given)) == (1, 2)
+    del graph, second
+    gc.collect()
+    assert sorted(machine.told()) == ["forget 77"] * 2 + ["release pool 2"] * 2
+    recorded(machine, lambda batch, device, x, weight: x)
+    assert "into pool 3" in machine.told(), "PyTorch has forgotten a pool without graphs"
+
+
+def failing(*_: object) -> None:
+    raise torch.OutOfMemoryError("no memory")
+
+
+@pytest.mark.parametrize("what", ["steps fail", "it does not start", "CUDA does not record a step"])
+def test_recordings_that_fail(machine: Machine, what: str) -> None:
+    """They end, and leave nothing behind."""
+    machine.starts = 900 * (what == "it does not start")
+    machine.graph = 77 * (what == "steps fail")
+    steps = failing if what == "steps fail" else lambda batch, device, x, weight: x
+    with pytest.raises(RuntimeError):
+        recorded(machine, steps)
+    gc.collect()
+    forgotten = ["forget 77"] * (what == "steps fail")
+    said = machine.told()
+    assert said[:7] == [*CUBLAS, "into pool 2", "record", "end", "out of pool 2"]
+    assert sorted(said[7:]) == [*forgotten, "release pool 2"]
 
 
 @pytest.mark.compiler

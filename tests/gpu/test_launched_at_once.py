@@ -330,6 +330,23 @@ def test_beside_a_graph_of_the_users(both: Both) -> None:
         torch.testing.assert_close(y, lines(x))
 
 
+def test_where_others_have_cublas_give_its_memory_back(emitted: ModuleType) -> None:
+    """What graphs write to stays theirs, also behind models that are gone."""
+    first = Both(emitted, train=False)
+    first.settled()
+    del first
+    gc.collect()
+    both = Both(emitted, train=False)
+    both.settled()
+    torch._C._cuda_clearCublasWorkspaces()
+    gc.collect()
+    torch.cuda.empty_cache()
+    others = [torch.full((1 << 22,), 7.0, device="cuda") for _ in range(16)]
+    for _ in range(3):
+        both.right(drawn())
+    assert all(bool((one == 7.0).all()) for one in others)
+
+
 def test_inference_mode_in_turn(both: Both) -> None:
     for k in range(3 * BEFORE + 3):
         with torch.inference_mode(k % 2 == 0), torch.no_grad():
