@@ -26,7 +26,7 @@ from fusewright.emit.guard_values import (
 )
 from fusewright.emit.model_guard import held, model_guard, tensor_condition
 from fusewright.emit.module_table import ModuleTable
-from fusewright.emit.python_text import NameScope, literal, parameters
+from fusewright.emit.python_text import NameScope, literal, parameters, tuple_text
 from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import Containers, EmitScope, reached
 from fusewright.errors import CaptureFailed
@@ -376,13 +376,13 @@ class _Guard:
         at |= {id(leaf): len(place) + k for k, leaf in enumerate(graph.inputs)}
         inputs = [self.inputs[k] for k in range(len(self.inputs))]
         positions = tuple(sorted(at[id(n)] for n in graph.written if id(n) in at))
-        given = [self.model.state or _tuple(self.model.tensors), _tuple(inputs), literal(positions)]
+        given = [
+            self.model.state or tuple_text(self.model.tensors),
+            tuple_text(inputs),
+            literal(positions),
+        ]
         text = self._call(Snippet.NO_SHARED_MEMORY, self._key(), *given)
         yield GuardCondition(text, "a tensor that it changes shares memory with another one")
-
-
-def _tuple(texts: Sequence[str]) -> str:
-    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
 
 
 def _within(variable: str, free: FreeSize) -> GuardCondition:

@@ -85,3 +85,8 @@ def strings_tuple(names: Iterable[str]) -> str:
     """A tuple of strings as Python text."""
     strings = [literal(name) for name in names]
     return f"({strings[0]},)" if len(strings) == 1 else f"({', '.join(strings)})"
+
+
+def tuple_text(texts: Sequence[str]) -> str:
+    """A tuple of expressions."""
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"

@@ -20,7 +20,7 @@ from fusewright.emit.emitted_file import GeneratedForward
 from fusewright.emit.formatter import tidy
 from fusewright.emit.forward import ForwardBody, forward_body
 from fusewright.emit.guard import ForwardGuard, guard
-from fusewright.emit.python_text import NameScope, literal, parameters
+from fusewright.emit.python_text import NameScope, literal, parameters, tuple_text
 from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import EmitScope, reached
 from fusewright.frontend.capture import Captured
@@ -91,7 +91,7 @@ class _Recorded:
             self._steps(steps, words),
         ]
         shown = [names.fresh(name) for name in self._shown()]
-        inputs = f"({', '.join(guard.inputs)}{',' * (len(guard.inputs) == 1)})"
+        inputs = tuple_text(guard.inputs)
         given = f"({', '.join(self._given())},)"
         call = f"_fusewright_apply({steps}, self, {inputs}, {given}, *{self._leaves()})"
         returned = guard.containers.written(self.results, shown, guard.sizes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fusewright.emit.formatter import tidy
 from fusewright.emit.guard import ForwardGuard
+from fusewright.emit.python_text import tuple_text
 from fusewright.frontend.capture import Captured
 from fusewright.targets.target import Target
 
@@ -47,7 +48,11 @@ class StepsFunction:
         call = f"{steps}({', '.join(self.parameters)})"
         if self.replayed:
             starred = [text.removeprefix("*") for text in self.state if text.startswith("*")]
-            given = [_tuple(self.where), _tuple(self.inputs), *(starred or [_tuple(self.state)])]
+            given = [
+                tuple_text(self.where),
+                tuple_text(self.inputs),
+                *(starred or [tuple_text(self.state)]),
+            ]
             given += [f"{self.written}"] * bool(self.written)
             call = f"_fusewright_replayed(self, {steps}, {', '.join(given)})"
         if self.packed == self.returned:
@@ -98,7 +103,3 @@ def _written(captured: Captured, guard: ForwardGuard) -> tuple[int, ...]:
     place = {name: k for k, name in enumerate(guard.tensors)}
     names = (guard.locals.get(str(n["name"])) for n in captured.graph.written if n.op != "input")
     return tuple(sorted({place[name] for name in names if name in place}))
-
-
-def _tuple(texts: Sequence[str]) -> str:
-    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
