@@ -148,7 +148,8 @@ class _FusewrightGraph:
         with torch.cuda.stream(side):
             begin(device.index, kept)  # for good: what cuBLAS has for this stream lies there
             try:
-                torch.mm(*2 * [torch.ones(8, 8, device=device)])
+                one = torch.ones(8, 8, device=device)
+                torch.mm(one, one)
             finally:
                 over(device.index, kept)
             begin(*memory)
