@@ -44,7 +44,7 @@ def arena(root: Path, entries: Mapping[str, str], *more: str) -> tuple[int, dict
     with pytest.raises(SystemExit) as end:
         main.app(words, prog_name="fusewright")
     assert isinstance(end.value.code, int)
-    return end.value.code, json.loads((root / "r.json").read_text())
+    return end.value.code, json.loads((root / "r.json").read_text(encoding="utf-8"))
 
 
 def rows(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -53,7 +53,7 @@ def rows(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def journal(root: Path) -> list[str]:
     file = root / "journal"
-    return file.read_text().splitlines() if file.exists() else []
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
 
 MIXED = {
@@ -97,7 +97,7 @@ def test_the_right_ones_are_ranked(tmp_path: Path, capsys: pytest.CaptureFixture
     assert re.search(
         r"^3 +a_long\w+… +verified +400 us +2\.50x \[2\.25, 2\.75\] ", said, re.MULTILINE
     )
-    page = (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert page.index("<h2>norm</h2>") < page.index("<h2>softmax</h2>")
     assert '<td class="bad">refuted</td>' in page
     assert page.count("<svg ") == 2, "the ratios of each problem"

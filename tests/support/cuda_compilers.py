@@ -130,6 +130,17 @@ def nvrtc_log(folder: Path, text: str, arch: str) -> tuple[int, str]:
 
 
 def _compiled_by_nvrtc(folder: Path, text: str, options: Sequence[str]) -> tuple[int, str]:
+    """NVRTC leaves its thread with the locale "C", in which Python opens files as ASCII."""
+    process = ctypes.CDLL(None)
+    process.uselocale.restype = ctypes.c_void_p
+    before = ctypes.c_void_p(process.uselocale(None))
+    try:
+        return _asked(folder, text, options)
+    finally:
+        process.uselocale(before)
+
+
+def _asked(folder: Path, text: str, options: Sequence[str]) -> tuple[int, str]:
     given = [*options, f"-I{folder / 'cuda_runtime' / 'include'}"]
     library = ctypes.CDLL(str(folder / "cuda_nvrtc" / "lib" / "libnvrtc.so.12"))
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
