@@ -641,7 +641,7 @@ def test_tensors_like_those_seen_are_asked_once(emitted: Any) -> None:
 
 
 @pytest.mark.compiler
-@pytest.mark.parametrize("version", ["2.1.2", "2.14.0.dev1"])
+@pytest.mark.parametrize("version", ["2.1.2", "2.16.0.dev1"])
 def test_other_versions_of_pytorch_ask_every_time(
     built: Emitted, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
