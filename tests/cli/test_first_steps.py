@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -52,12 +53,23 @@ def test_it_works_as_typed(tmp_path: Path) -> None:
             (tmp_path / name).write_text(text, encoding="utf-8")
             continue
         for line in text.replace("\\\n", "").splitlines():
-            done = subprocess.run(
-                line, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True,
-                timeout=600, check=False,
-            )  # fmt: skip
+            done = typed(line, tmp_path, environment)
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
             if line == "python module.py":
                 assert done.stdout.splitlines()[-1] == "tensor(True)"
     written = {path.name for path in tmp_path.iterdir()}
     assert {"swish.html", "mine_fused.py", "mine.json", "layer_fused.py", "results.html"} <= written
+
+
+def typed(
+    line: str, folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """What a line does, once more where a clock could not be trusted beside other tests."""
+    for _ in range(3):
+        done = subprocess.run(
+            line, shell=True, cwd=folder, env=environment, capture_output=True, text=True,
+            timeout=600, check=False,
+        )  # fmt: skip
+        if "timing-clocks" not in done.stderr:
+            break
+    return done
