@@ -23,7 +23,7 @@ from fusewright.emit.guard import ForwardGuard
 from fusewright.emit.python_text import literal, shape_tuple
 from fusewright.emit.steps_function import StepsFunction
 from fusewright.frontend.capture import Captured
-from fusewright.ir.graph import Node
+from fusewright.ir.graph import Graph, Node, toposort
 
 # What PyTorch's compiler is not known to trace in a condition.
 UNTRACEABLE = ("repr(", "getattr(", "globals(", "vars(")
@@ -91,7 +91,7 @@ def traced_operator(
 ) -> TracedOperator | None:
     """The operator with the steps of a `forward`; None where there cannot be one."""
     trees = {a.parameter: a.tree for a in captured.arguments}
-    if guard.beside is None or captured.graph.updates or captured.graph.effects:
+    if guard.beside is None or not _only_computes(captured.graph):
         return None
     asked = [text for text in guard.beside if text not in (*guard.sizes.values(), "device >= 0")]
     untraceable = any(word in text for text in asked for word in UNTRACEABLE)
@@ -114,6 +114,12 @@ def traced_operator(
         " and ".join(asked),
         call,
     )
+
+
+def _only_computes(graph: Graph) -> bool:
+    """Whether it changes nothing and draws no random numbers."""
+    calls = (n.call for n in toposort(graph.roots) if n.op == "library")
+    return not (graph.updates or graph.effects or any(call.drops_out for call in calls))
 
 
 def _is_traceable(tree: Tree) -> bool:

@@ -40,4 +40,5 @@ def _launches(step: Step) -> bool:
 
 def _is_recorded(step: LibraryStep) -> bool:
     """An operator that PyTorch computes alone, or an item of a call, is like any kernel."""
-    return step.node.op != "library" or step.node.called in RECORDED_CALLS
+    n = step.node
+    return n.op != "library" or (n.called in RECORDED_CALLS and not n.call.drops_out)

@@ -285,6 +285,13 @@ class LibraryCall:
         return self.operator in CALLED_VIEWS
 
     @property
+    def drops_out(self) -> bool:
+        """Whether it is attention that draws random numbers, which its name does not say."""
+        share = self.argument(4, "dropout_p")
+        idle = share is None or (isinstance(share, Scalar) and not share.plain)
+        return self.operator == "aten.scaled_dot_product_attention" and not idle
+
+    @property
     def short_name(self) -> str:
         """The name as people read it."""
         return self.name.removeprefix("aten.")

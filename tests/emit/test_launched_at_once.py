@@ -64,6 +64,9 @@ PLAIN = {
 OTHERS: Mapping[str, Mapping[str, str]] = {
     "few steps": {"depth": "1"},
     "random numbers": {"dropout": "0.5", "last": "x = self.drop(x)"},
+    "random numbers of attention": {
+        "last": "x = nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.25)"
+    },
     "a routine that is not known": {"last": "x = torch.linalg.inv(x + 9 * torch.eye(12))"},
     "an argument is written": {"last": "pass", "first": "x.add_(1.0)"},
     "a tensor is made of a list": {"last": "x = x * torch.tensor([1.0, 2.0, 3.0] * 4)"},
@@ -100,6 +103,19 @@ def test_others_are_not(why: str, tmp_path: Path) -> None:
     assert CALL not in text
     assert SAID not in text
     assert "_fusewright_steps" not in text or "_fusewright_in_graph" in text
+
+
+def test_attention_that_drops_nothing_is(tmp_path: Path) -> None:
+    last = "x = nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.0)"
+    assert CALL in emitted(tmp_path, last=last).text
+
+
+def test_attention_that_drops_out_is_no_operator_of_pytorchs_compiler(tmp_path: Path) -> None:
+    few = {"depth": "0", "target": "cpu"}
+    attention = "x = torch.relu(nn.functional.scaled_dot_product_attention(x, x, x, dropout_p={}))"
+    for share, traced in ((0.0, True), (0.25, False)):
+        text = emitted(tmp_path, **few, last=attention.format(share)).text
+        assert ("_fusewright_in_graph(" in text) is traced
 
 
 def test_a_value_that_the_host_would_read_stays_on_the_gpu(tmp_path: Path) -> None:

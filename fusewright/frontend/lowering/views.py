@@ -150,9 +150,8 @@ def _pixel_shuffle(call: AtenCall) -> Lowered:
     if not isinstance(channels, int):
         return None
     apart = reshape(x, (*lead, channels // (r * r), r, r, height, width))
-    n = len(lead)
-    turned = permute(apart, [*range(n + 1), n + 3, n + 1, n + 4, n + 2])
-    return copy(reshape(turned, (*lead, channels // (r * r), times(height, r), times(width, r))))
+    shape = (*lead, channels // (r * r), times(height, r), times(width, r))
+    return copy(reshape(_blocks_in_place(apart), shape))
 
 
 def _pixel_unshuffle(call: AtenCall) -> Lowered:
@@ -162,13 +161,12 @@ def _pixel_unshuffle(call: AtenCall) -> Lowered:
     if not (isinstance(high, int) and isinstance(wide, int)):
         return None
     apart = reshape(x, (*lead, channels, high // r, r, wide // r, r))
-    n = len(lead)
-    turned = permute(apart, [*range(n + 1), n + 2, n + 4, n + 1, n + 3])
-    return copy(reshape(turned, (*lead, times(channels, r * r), high // r, wide // r)))
+    shape = (*lead, times(channels, r * r), high // r, wide // r)
+    return copy(reshape(_blocks_apart(apart), shape))
 
 
 def _unfold_blocks(call: AtenCall) -> Lowered:
-    """[..., C, H, W] -> [..., C h w, blocks], of blocks of h x w that touch and do not overlap."""
+    """[…, C, H, W] -> […, C h w, blocks], of blocks of h x w that touch and do not overlap."""
     x, block, dilation, padding, stride = call.args
     *lead, channels, high, wide = x.shape
     if not _touch(block, dilation, padding, stride) or not isinstance(channels, int):
@@ -179,21 +177,30 @@ def _unfold_blocks(call: AtenCall) -> Lowered:
     rows, columns = high // h, wide // w
     whole = narrow(narrow(x, n + 1, 0, rows * h), n + 2, 0, columns * w)
     apart = reshape(whole, (*lead, channels, rows, h, columns, w))
-    turned = permute(apart, [*range(n + 1), n + 2, n + 4, n + 1, n + 3])
-    return copy(reshape(turned, (*lead, channels * h * w, rows * columns)))
+    return copy(reshape(_blocks_apart(apart), (*lead, channels * h * w, rows * columns)))
 
 
 def _fold_blocks(call: AtenCall) -> Lowered:
-    """[..., C h w, blocks] -> [..., C, H, W], of blocks of h x w that touch and cover all of it."""
+    """[…, C h w, blocks] -> […, C, H, W], of blocks of h x w that touch and cover all of it."""
     x, size, block, dilation, padding, stride = call.args
     *lead, filled, _ = x.shape
-    (h, w), (high, wide), n = block, size, len(lead)
+    (h, w), (high, wide) = block, size
     if not _touch(block, dilation, padding, stride) or high % h or wide % w:
         return None
-    rows, columns = high // h, wide // w
-    apart = reshape(x, (*lead, filled // (h * w), h, w, rows, columns))
-    turned = permute(apart, [*range(n + 1), n + 3, n + 1, n + 4, n + 2])
-    return copy(reshape(turned, (*lead, filled // (h * w), high, wide)))
+    apart = reshape(x, (*lead, filled // (h * w), h, w, high // h, wide // w))
+    return copy(reshape(_blocks_in_place(apart), (*lead, filled // (h * w), high, wide)))
+
+
+def _blocks_apart(x: TensorExpr) -> TensorExpr:
+    """[…, rows, h, columns, w] -> […, h, w, rows, columns]."""
+    n = len(x.shape) - 4
+    return permute(x, [*range(n), n + 1, n + 3, n, n + 2])
+
+
+def _blocks_in_place(x: TensorExpr) -> TensorExpr:
+    """[…, h, w, rows, columns] -> […, rows, h, columns, w]."""
+    n = len(x.shape) - 4
+    return permute(x, [*range(n), n + 2, n, n + 3, n + 1])
 
 
 def _touch(
