@@ -18,15 +18,16 @@ class StepsFunction:
     """The steps of a `forward`, whose results lie in memory that nobody else sees.
 
     where: its first parameters, the free sizes and the device.  inputs: the tensors among the
-    arguments.  state: the variables of the model's tensors; or the one of a tuple of these, with a
-    star.  made: the variables of the tensors that it returns.  packed: the result of `forward`,
-    made of these.  written: the positions of the tensors of the model that it changes.  replayed:
-    whether calls that come back are launched at once.
+    arguments.  state: the variables of the model's tensors.  held: in place of these, the one of a
+    tuple of them, or "".  made: the variables of the tensors that it returns.  packed: the result
+    of `forward`, made of these.  written: the positions of the tensors of the model that it
+    changes.  replayed: whether calls that come back are launched at once.
     """
 
     where: tuple[str, ...]
     inputs: tuple[str, ...]
     state: tuple[str, ...]
+    held: str
     made: tuple[str, ...]
     packed: str
     written: tuple[int, ...] = ()
@@ -35,7 +36,7 @@ class StepsFunction:
     @property
     def parameters(self) -> tuple[str, ...]:
         """Those of the function."""
-        return (*self.where, *self.inputs, *self.state)
+        return (*self.where, *self.inputs, *([f"*{self.held}"] if self.held else self.state))
 
     @property
     def returned(self) -> str:
@@ -47,12 +48,8 @@ class StepsFunction:
         steps = f"self.fusewright_steps{mode}"
         call = f"{steps}({', '.join(self.parameters)})"
         if self.replayed:
-            starred = [text.removeprefix("*") for text in self.state if text.startswith("*")]
-            given = [
-                tuple_text(self.where),
-                tuple_text(self.inputs),
-                *(starred or [tuple_text(self.state)]),
-            ]
+            state = self.held or tuple_text(self.state)
+            given = [tuple_text(self.where), tuple_text(self.inputs), state]
             given += [f"{self.written}"] * bool(self.written)
             call = f"_fusewright_replayed(self, {steps}, {', '.join(given)})"
         if self.packed == self.returned:
@@ -86,11 +83,11 @@ def steps_function(
     if not guard.inputs or captured.replaced or not captured.graph.returns_its_own:
         return None
     device = ["device"] * (target.language == "cuda")
-    state = [f"*{guard.state}"] * bool(guard.tensors) if guard.state else guard.tensors
     return StepsFunction(
         (*(guard.sizes[size.name] for size in captured.graph.free), *device),
         tuple(guard.inputs),
-        tuple(state),
+        () if guard.state else tuple(guard.tensors),
+        guard.state if guard.tensors else "",
         tuple(made),
         packed,
         _written(captured, guard),
