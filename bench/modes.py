@@ -1,15 +1,15 @@
 """Times of problem files in train mode and in eval mode -> a Markdown table, ours beside others.
 
 python bench/modes.py [zoo/network_residual_stack.py ...] [--target cuda|cpu] [--large] [--overhead]
-    [--warm]
+    [--row N] [--warm]
 
 One file is written for both modes. A round calls each side once, in random order, on inputs of the
 round; a call is timed with a device that waits for nothing before it. Numbers are medians of 51
 rounds, and quartiles of the ratios within a round. --large: ten networks at sizes at which they
 take a GPU 0.2 to 5 ms, with up to 16 images or rows. --overhead: torch.compile's mode that reduces
-it is a side, too, and behind each time stands that of a GPU which the host is ahead of. --warm:
-only compile, so that several processes may do it beside each other; PyTorch and fusewright keep
-what they compiled.
+it is a side, too, and behind each time stands that of a GPU which the host is ahead of. --row: each
+side is called so often in a row, and the time is divided. --warm: only compile, so that several
+processes may do it beside each other; PyTorch and fusewright keep what they compiled.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--target", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--overhead", action="store_true")
+    parser.add_argument("--row", type=int, default=1, metavar="N")
     parser.add_argument("--warm", action="store_true")
     given = parser.parse_args()
     names = SIDES if given.overhead else SIDES[:3]
@@ -76,7 +77,8 @@ def main() -> None:
         problems = [_at_size(name) for name in (LARGE if given.problems == known else stems)]
     for problem in problems:
         for mode in MODES[1:]:
-            print(_row(problem, mode, given.target, names, warm=given.warm), flush=True)
+            row = _row(problem, mode, given.target, names, calls=given.row, warm=given.warm)
+            print(row, flush=True)
 
 
 def _at_size(name: str) -> Problem:
@@ -86,7 +88,9 @@ def _at_size(name: str) -> Problem:
 
 
 @torch.no_grad()
-def _row(problem: Problem, mode: str, target: str, names: Sequence[str], *, warm: bool) -> str:
+def _row(
+    problem: Problem, mode: str, target: str, names: Sequence[str], *, calls: int, warm: bool
+) -> str:
     path, device = problem.path, "cuda" if target == "cuda" else "cpu"
     torch.compiler.reset()
     sides = _sides(problem, mode, target, device, names)
@@ -100,7 +104,7 @@ def _row(problem: Problem, mode: str, target: str, names: Sequence[str], *, warm
     assert status["kernels"] == BEFORE, status
     if warm:
         return f"| {path.stem} | {mode} | warm |"
-    rounds = [_round(sides, drawn(problem, device), device) for _ in range(ROUNDS)]
+    rounds = [_round(sides, drawn(problem, device), device, calls) for _ in range(ROUNDS)]
     cells = [f"{statistics.median(r[name] for r in rounds) * 1e3:.4f}" for name in sides]
     if len(names) == len(SIDES) and device == "cuda":
         ahead = [_round(sides, drawn(problem, device), device, ahead=True) for _ in range(ROUNDS)]
@@ -152,11 +156,22 @@ def drawn(problem: Problem, device: str) -> list[Any]:
 
 
 def _round(
-    sides: Mapping[str, nn.Module], inputs: list[Any], device: str, *, ahead: bool = False
+    sides: Mapping[str, nn.Module],
+    inputs: list[Any],
+    device: str,
+    calls: int = 1,
+    *,
+    ahead: bool = False,
 ) -> dict[str, float]:
-    """Seconds of one call of each side. ahead: of the GPU alone."""
+    """Seconds of a call of each side, which is called so often. ahead: of the GPU alone."""
     order = random.sample([*sides], len(sides))
-    return {name: timed(partial(sides[name], *inputs), device, ahead=ahead) for name in order}
+    rows = {name: partial(_called, sides[name], inputs, calls) for name in order}
+    return {name: timed(rows[name], device, ahead=ahead) / calls for name in order}
+
+
+def _called(model: nn.Module, inputs: list[Any], calls: int) -> None:
+    for _ in range(calls):
+        model(*inputs)
 
 
 def timed(call: Call, device: str, *, ahead: bool = False) -> float:

@@ -126,7 +126,7 @@ def generated_forward(
 
     kernels: of its steps.  function_of: which function each runs, by name.  conditions: of kernels.
     """
-    asked = guard(captured, module, scope, plan.target, plan.precision, conditions)
+    asked = guard(captured, module, scope, plan, conditions)
     workspaces = {b.name: b.launch.workspace for b in kernels if b.launch.workspace}
     body = forward_body(
         captured, plan, kernels, function_of, asked, workspaces, traced=scope.traced
@@ -363,7 +363,7 @@ def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
     records = f"if _fusewright_records({', '.join(['self', *[new.call] * bool(new.call)])}):"
     for suffix, one in new.modes:
         name, operator, called = f"forward{suffix}", one.operator, one
-        before, again = list[str](), list[str]()
+        before, again, last = list[str](), list[str](), list[str]()
         if other and not suffix:
             before.append(f"if {'' if other.training else 'not '}self.training:")
             before.append(f"    return self.{other.method}({new.call})")
@@ -372,13 +372,14 @@ def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
         lines += [""] * bool(lines)
         if one.steps:
             called = replace(one, statements=tuple(one.steps.called(suffix)))
+            last = one.steps.again(own)
         if operator:
-            asked = [*operator.traced(suffix, own, original), *again]
+            asked = [*operator.traced(suffix, own, original), *again, *last]
             lines += _method(name, called, new, signature, returns, before, asked)
         else:
             traced = f"if _fusewright_compiling() and _fusewright_traced({own}):"
             before += [traced, f"    {original}", *again]
-            lines += _method(name, called, new, signature, returns, before)
+            lines += _method(name, called, new, signature, returns, before, last)
         further = [one.steps.method(suffix, one.statements)] if one.steps else []
         for more in (*further, *([operator.tensors(suffix)] if operator else [])):
             lines += ["", *(part for line in more for part in _wrapped(line))]

@@ -30,7 +30,6 @@ from fusewright.frontend.capture import Captured
 from fusewright.frontend.library_calls import is_float32_contraction, writes_itself
 from fusewright.fusion.batch_counters import call_counters
 from fusewright.fusion.planner import Kernel, LibraryStep, Plan
-from fusewright.fusion.replay import is_replayed
 from fusewright.fusion.value_words import module_word, variable_of
 from fusewright.ir.graph import (
     Graph,
@@ -49,7 +48,7 @@ from fusewright.loopnest.vector_width import starts_aligned
 # What launching all steps at once takes.
 REPLAYING = frozenset(
     {
-        *(Snippet.REPLAYED, Snippet.COPY_BYTES, Snippet.LAUNCH_GRAPH),
+        *(Snippet.REPLAYED, Snippet.AGAIN, Snippet.COPY_BYTES, Snippet.LAUNCH_GRAPH),
         *(Snippet.EMPTY, Snippet.INCREMENT_VERSION),
     }
 )
@@ -152,13 +151,9 @@ class _ForwardPrinter:
         made = [self._tensor_expression(n).text for n in self.graph.made]
         if not packed.reads <= {*made, *self.guard.inputs}:
             return None, None
-        replayed = is_replayed(self.captured, self.plan)
-        target = self.plan.target
-        steps = steps_function(
-            self.captured, target, self.guard, made, packed.text, replayed=replayed
-        )
+        steps = steps_function(self.captured, self.plan.target, self.guard, made, packed.text)
         operator = traced_operator(self.captured, self.guard, steps) if steps else None
-        return (steps if operator or replayed else None), operator
+        return (steps if operator or self.guard.replayed else None), operator
 
     def _unpacked(self, tensors: Mapping[str, int], needed: frozenset[str]) -> list[str]:
         """The model's tensors by name, but for those that only loops read."""

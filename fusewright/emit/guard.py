@@ -31,11 +31,13 @@ from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import Containers, EmitScope, reached
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.capture import Captured
+from fusewright.fusion.planner import Plan
+from fusewright.fusion.replay import is_replayed
 from fusewright.ir.graph import BatchSize, FreeSize, Graph, Node, numel, toposort
 from fusewright.kernels.interface import Condition, FullFloat32, RoundsAsTf32
-from fusewright.targets.target import Target
 
 ONE_LINE = 84  # what fits behind `alike = ` in a method
+ON_A_GPU = "device >= 0"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ class ForwardGuard:
     containers: how others are written.  modules: path of a submodule whose attributes are
     replaced -> its variable.  table: what modules have to be like.  snippets: those that the
     conditions call.  beside: conditions on arguments but for what tensors are like; None where some
-    cannot be given by name.
+    cannot be given by name.  others: conditions on all but tensors, modules, and what PyTorch says
+    of itself.  replayed: whether calls that come back are launched at once, for which the model is
+    compared as a whole.
     """
 
     prelude: tuple[str, ...]
@@ -67,24 +71,25 @@ class ForwardGuard:
     table: ModuleTable | None
     snippets: frozenset[Snippet]
     beside: tuple[str, ...] | None
+    others: tuple[str, ...]
+    replayed: bool
 
 
 def guard(
     captured: Captured,
     module: nn.Module,
     scope: EmitScope,
-    target: Target,
-    precision: str = "eager",
+    plan: Plan,
     asked: Sequence[Condition] = (),
     *,
     records: bool = False,
 ) -> ForwardGuard:
-    """The guard for `forward` of `module` as it was captured; precision: as `Plan` has it.
+    """The guard for `forward` of `module` as it was captured and planned.
 
     asked: the conditions of kernels.  records: whether gradients of all parameters are recorded,
     and the guard is asked where nothing else is.
     """
-    return _Guard(captured, module, scope, target, precision, asked, records=records).guard()
+    return _Guard(captured, module, scope, plan, asked, records=records).guard()
 
 
 class _Guard:
@@ -93,16 +98,15 @@ class _Guard:
         captured: Captured,
         module: nn.Module,
         scope: EmitScope,
-        target: Target,
-        precision: str,
+        plan: Plan,
         asked: Sequence[Condition],
         *,
         records: bool,
     ) -> None:
         self.records = records
-        self.captured, self.module, self.scope, self.target = captured, module, scope, target
+        self.captured, self.module, self.scope, self.target = captured, module, scope, plan.target
         self.free = captured.graph.free
-        self.precision, self.asked = precision, asked
+        self.precision, self.asked = plan.precision, asked
         self.parameters = parameters(module)
         self.leaves = [n for n in captured.graph.leaves if n.row.state]
         self.globals = values_read(module, scope)
@@ -124,10 +128,11 @@ class _Guard:
             self._take(name, name, tree)
         self.given = len(self.inputs)  # behind them are tensors of replaced attributes
         self.reached: dict[int, str] = {}
-        self.model = model_guard(captured, module, scope, self.values)
+        self.replayed = scope.traced and not records and is_replayed(captured, plan)
+        self.model = model_guard(captured, module, scope, self.values, whole=self.replayed)
         self.snippets: set[Snippet] = set()
         self.sizes = {size.name: self.names.fresh(size.name) for size in self.free}
-        cuda = target.language == "cuda"
+        cuda = self.target.language == "cuda"
         self.anywhere = _read_by_calls_alone(captured.graph) if cuda else frozenset()
 
     def guard(self) -> ForwardGuard:
@@ -148,8 +153,9 @@ class _Guard:
             *self._all_tensors(),
             *self.model.tied(),
             *self.model.values(),
-            *self._values(),
-            *self._gradients(),
+            *(values := [*self._values()]),
+            *self._default_dtype(),
+            *(gradients := [*self._gradients()]),
             *self._no_shared_memory(),
             *self._precision(),
         ]
@@ -169,6 +175,8 @@ class _Guard:
             table=self.model.table,
             snippets=frozenset(self.snippets | self.model.snippets),
             beside=tuple(condition.text for condition in beside) if by_name else None,
+            others=tuple(c.text for c in (*arguments, *values, *gradients) if c.text != ON_A_GPU),
+            replayed=self.replayed,
         )
 
     # -- arguments
@@ -248,7 +256,7 @@ class _Guard:
 
     def _arguments(self) -> Iterator[GuardCondition]:
         if self.target.language == "cuda":
-            yield GuardCondition("device >= 0", "its first tensor is on no GPU")
+            yield GuardCondition(ON_A_GPU, "its first tensor is on no GPU")
         if self.alike:
             yield GuardCondition("alike", "arguments are built otherwise")
         for p in self.parameters:
@@ -300,13 +308,15 @@ class _Guard:
         return f"({', '.join(sizes)}, {number})" if several else sizes[0]
 
     def _values(self) -> Iterator[GuardCondition]:
-        """The top level of the user's file, and PyTorch's default, are what they were."""
+        """The top level of the user's file is what it was."""
         for name, value in self.globals.items():
             hidden = any(p.name == name for p in self.parameters)
             reach = "globals()[{0!r}]" if hidden and self.scope.reach == "{0}" else self.scope.reach
             yield from self.values.unchanged(reach.format(name), value, name)
         for text, value in values_read_elsewhere(self.module, self.scope).items():
             yield from self.values.unchanged(text, value, text.rpartition(".")[2])
+
+    def _default_dtype(self) -> Iterator[GuardCondition]:
         if self._reads_default_dtype():
             default = torch.get_default_dtype()
             text = f"torch.get_default_dtype() is {default}"

@@ -1,7 +1,7 @@
 """How an emitted file asks a model for what its kernels were written for, as Python text.
 
 All of it is looked at once, by `_fusewright_look`. The very objects that it saw are kept with the
-model, and as long as all of them are the same, so is the answer: `state` in
+model, and as long as all of them are the same, so is the answer: `still` in
 devicelib/python/calls.h finds that out, and gives the model's tensors. What may change within an
 object is asked for otherwise: tensors by `_fusewright_guard_hit`, lists and dicts every time.
 
@@ -12,7 +12,7 @@ dictionary is not in it either, so that no cycle keeps the model.
 
 from __future__ import annotations
 
-# The last lines of `_fusewright_look` have the fields of a snapshot in the order in which `state`
+# The last lines of `_fusewright_look` have the fields of a snapshot in the order in which `still`
 # reads them. None stands for the model's own dictionary; a name without a value must not be there.
 _LOOK = '''
 class _FusewrightLooked(list):
@@ -48,6 +48,29 @@ def _fusewright_other(model, path):
     flag = f"training flag of {place}" if place else "its training flag"
     mode, advice = "eval" if training else "train", " (fusewright optimize --mode)"
     return _fusewright_no(f"{flag} is {training}, and these kernels are for {mode} mode{advice}")
+
+
+def _fusewright_packed(numbers):
+    """As C++ has an array of them."""
+    import struct
+
+    return struct.pack(f"{len(numbers)}q", *numbers)
+
+
+def _fusewright_rows(modules, facts, keys, empty, tensors):
+    """Addresses of what a snapshot keeps, as C++ compares them; 0 stands for None as a place, and
+    for what is not there."""
+
+    def place(where):
+        return 0 if where is None else id(where)
+
+    yield [n for at, name, child, *of in modules for n in (id(at), id(name), child, *map(id, of))]
+    known = [(place(at), id(name), *map(id, of)) for at, name, *of in facts]
+    yield [n for row in known for n in (*row, 0)[:3]]
+    every = [([id(at), *[0] * len(names)], [*map(id, names), 0]) for at, names in keys]
+    yield [n for pairs in every for pair in zip(*pairs) for n in pair]
+    yield [*map(id, empty)]
+    yield [n for at, name, tensor in tensors for n in (place(at), id(name), tensor)]
 
 
 def _fusewright_look(model, table, device=None):
@@ -106,7 +129,7 @@ def _fusewright_look(model, table, device=None):
             else:
                 odd.append((weakref.ref(module), name, asked))
         inside, children = row.get("modules", {}), own["_modules"]
-        keys.append((children, [*inside]))
+        keys.append((children, [*children]))
         wrong += ["_modules"] * ([*children] != [*inside])
         if wrong:
             return f"{at}{wrong[0]}"
@@ -126,8 +149,9 @@ def _fusewright_look(model, table, device=None):
 
     alive = [weakref.ref(one, forget) for path, one in found.items() if path]
     named = [(where, name, id(tensor)) for where, name, tensor in tensors]
-    fields = modules, facts, keys, empty, again * bool(odd), named, alive
-    looked.append((table, type(model), *map(tuple, fields)))
+    kept_alive = modules, facts, keys, empty, named
+    rows = *map(_fusewright_packed, _fusewright_rows(*kept_alive)), tuple(again * bool(odd))
+    looked.append((table, type(model), *rows, alive, kept_alive))
     model.__dict__["_fusewright_looked"] = looked
     return tuple(tensor for _, _, tensor in tensors)
 '''
@@ -154,7 +178,7 @@ def _fusewright_state(model, table):
         return id(child) == address and type(child) is kind and child.__dict__ is inside
 
     for saw in tuple(own.get("_fusewright_looked", ())):
-        of, kind, modules, facts, keys, empty, again, tensors, _ = saw
+        of, kind, *_, again, _, (modules, facts, keys, empty, tensors) = saw
         state = tuple(found(*one) for one in tensors)
         if (
             of is table

@@ -71,10 +71,16 @@ class ModelGuard(Protocol):
 
 
 def model_guard(
-    captured: Captured, module: nn.Module, scope: EmitScope, values: ValueConditions
+    captured: Captured,
+    module: nn.Module,
+    scope: EmitScope,
+    values: ValueConditions,
+    *,
+    whole: bool = False,
 ) -> ModelGuard:
-    """What is asked of a model. values: for conditions within `forward`, with its names."""
-    if len([*module.modules()]) > 1 + MOST_IN_FORWARD:
+    """What is asked of a model. values: for conditions within `forward`, with its names.
+    whole: whether it is to be compared as a whole, however small it is."""
+    if whole or len([*module.modules()]) > 1 + MOST_IN_FORWARD:
         return _ByTable(module_table(captured, module, scope), values.names)
     return _InForward(captured, module, scope, values)
 

@@ -76,9 +76,7 @@ class _Recorded:
         every = (self.planned, *self.backward)
         asked = [*dict.fromkeys(c for one in every for c in one.conditions)]
         captured = replace(self.planned.captured, results=self.results)
-        self.guard = guard(
-            captured, module, scope, plan.target, plan.precision, asked, records=True
-        )
+        self.guard = guard(captured, module, scope, plan, asked, records=True)
         self.snippets: set[Snippet] = {Snippet.RECORDED, *self.guard.snippets}
 
     def forward(self) -> GeneratedForward:

@@ -10,63 +10,41 @@ between, the graphs of a stream share their memory, since they run one after the
 
 from __future__ import annotations
 
-# C++ in front of the table of what Python calls. The stream is nobody else's, so that what
-# PyTorch's routines keep for each stream is only used where the graphs run, one after the other.
-RECORDING = """
-extern "C" void* fusewright_stream(int device) {
-  int before = 0;
-  cudaStream_t made = nullptr;
-  cudaGetDevice(&before);
-  cudaSetDevice(device);
-  cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
-  cudaSetDevice(before);
-  return made;
-}
-extern "C" int fusewright_record(cudaStream_t stream) {
-  return cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-}
-// The launches since then, as a graph; null where one of them cannot be recorded.
-extern "C" void* fusewright_end(cudaStream_t stream) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t made = nullptr;
-  if (cudaStreamEndCapture(stream, &graph) == cudaSuccess) cudaGraphInstantiate(&made, graph, 0);
-  if (graph) cudaGraphDestroy(graph);
-  cudaGetLastError();  // who comes next has no part in it
-  return made;
-}
-extern "C" void fusewright_forget(cudaGraphExec_t graph) { cudaGraphExecDestroy(graph); }
-int launch_graph(void* graph, void* stream) {
-  return cudaGraphLaunch(cudaGraphExec_t(graph), cudaStream_t(stream));
-}
-int copy_bytes(void* to, const void* from, long bytes, void* stream) {
-  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cudaStream_t(stream));
-}
-"""
-
 COPY_BYTES = "\n_fusewright_copy_bytes = None  # on a stream, by C++, once it is built\n"
 LAUNCH_GRAPH = "\n_fusewright_launch_graph = None  # on a stream, by C++, once it is built\n"
+AGAIN = '''
+def _fusewright_again(model, table, *inputs):
+    """What a call makes that is like an earlier one in everything: its steps are launched at once.
+
+    Nothing where something is different; C++ knows, once it is built.
+    """
+    return ()
+'''
 REPLAYED = '''
+from collections import Counter as _FusewrightCounter
 from threading import Lock as _FusewrightLock
 
 # Of one model: how many graphs, calls of a kind before it has one, which part of the GPU's memory a
 # graph may keep.
 _FUSEWRIGHT_MOST_GRAPHS, _FUSEWRIGHT_CALLS_BEFORE, _FUSEWRIGHT_PART_OF_MEMORY = 8, 2, 64
-_FUSEWRIGHT_AT_ONCE = {}  # class -> calls that were launched at once
+_FUSEWRIGHT_AT_ONCE = _FusewrightCounter()  # class -> calls that were launched at once
 _FUSEWRIGHT_ONE_BY_ONE = {}  # class -> why a kind of call cannot be
 # Device and stream -> a stream to record on; the memory of what cuBLAS has for it, and of graphs;
 # these graphs. Others may tell cuBLAS to give its memory back, and it must not become another's.
 _FUSEWRIGHT_POOLS = {}
 _FUSEWRIGHT_RECORDS = _FusewrightLock()  # held by who records
-# What says which routines PyTorch chooses, as far as this version has it.
+# What says which routines PyTorch chooses, as far as this version has it: functions, arguments.
 _FUSEWRIGHT_CHOICES = [
-    getattr(torch._C, f"_get_{name}")
-    for name in (
-        *("cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "deterministic_algorithms"),
-        *("cublas_allow_fp16_reduced_precision_reduction", "cublas_allow_fp16_accumulation"),
-        *("cublas_allow_bf16_reduced_precision_reduction", "blas_preferred_backend"),
-        *("math_sdp_enabled", "flash_sdp_enabled", "mem_efficient_sdp_enabled"),
-        *("cudnn_sdp_enabled", "overrideable_sdp_enabled", "fa3_sdp_enabled"),
-        *("math_sdp_allow_fp16_bf16_reduction", "sdp_priority_order"),
+    (getattr(torch._C, f"_get_{name}"), of)
+    for name, *of in (
+        *[("fp32_precision_getter", "cuda", what) for what in ("matmul", "conv")],
+        *[("cublas_allow_tf32",), ("cudnn_allow_tf32",)] * (torch.__version__ < "2.9"),
+        *[("cudnn_enabled",), ("cudnn_benchmark",), ("cudnn_deterministic",)],
+        *[("deterministic_algorithms",), ("blas_preferred_backend",)],
+        *[(f"cublas_allow_{what}_reduced_precision_reduction",) for what in ("fp16", "bf16")],
+        *[("cublas_allow_fp16_accumulation",), ("math_sdp_allow_fp16_bf16_reduction",)],
+        *[(f"{what}_sdp_enabled",) for what in ("math", "flash", "mem_efficient", "cudnn")],
+        *[("overrideable_sdp_enabled",), ("fa3_sdp_enabled",), ("sdp_priority_order",)],
     )
     if hasattr(torch._C, f"_get_{name}")
 ]
@@ -74,18 +52,14 @@ _FUSEWRIGHT_CHOICES = [
 
 def _fusewright_choices():
     """What flags say of the routines that PyTorch chooses."""
-    if hasattr(torch._C, "_get_fp32_precision_getter"):  # PyTorch 2.9 and newer
-        ask = torch._C._get_fp32_precision_getter
-        rounds = ask("cuda", "matmul"), ask("cuda", "conv")
-    else:
-        rounds = torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()
-    said = [choice() for choice in _FUSEWRIGHT_CHOICES]
-    return (*rounds, *[tuple(one) if type(one) is list else one for one in said])
+    said = [ask(*of) for ask, of in _FUSEWRIGHT_CHOICES]
+    return [tuple(one) if type(one) is list else one for one in said]
 
 
 class _FusewrightGraphs(dict):
     """Kind of call -> how many there were, then their graph; a copy of the model has its own.
 
+    "last" -> what `_fusewright_again` knows of the last one.
     dropped: graphs that others took the place of. Each doubles the calls before there is a new one,
     so that calls that are always of another kind do not record all the time.
     """
@@ -118,6 +92,7 @@ class _FusewrightGraph:
         if torch.cuda.memory_reserved(device) - before > most:
             raise RuntimeError("what is between its steps is too much to be kept")
         self.lock = _FusewrightLock()  # of who uses the tensors of the graph
+        self.alike = None
         self.taken = [(one.data_ptr(), one.nbytes) for one in self.inputs]
         self.given = [
             (one.data_ptr(), one.nbytes, (tuple(one.shape), one.stride(), one.dtype, device.index))
@@ -179,6 +154,27 @@ class _FusewrightGraph:
             copy(results[-1].data_ptr(), place, size, stream)
         return results[0] if isinstance(self.made, torch.Tensor) else results
 
+    def known(self, device, stream, inputs, state, written):
+        """What `_fusewright_again` compares with a call, and what it needs to launch it."""
+        given = *inputs, *state
+        if self.alike is None or not self.alike(*given):
+            laid = [list(t.shape) for t in given], [list(t.stride()) for t in given]
+            laid = {f"dynamic_dims_{name}": of for name, of in zip(("sizes", "strides"), laid)}
+            self.alike = _fusewright_dynamo_guards.TensorGuards(*given, **laid).check
+        plain = *_FUSEWRIGHT_LOOKING_ON, torch.is_grad_enabled, torch.get_default_dtype
+        plain += torch._C._cuda_getDevice, torch._C._cuda_isCurrentStreamCapturing
+        asked = [*_FUSEWRIGHT_CHOICES, *((ask, ()) for ask in plain)]
+        asked.append((torch._C._cuda_getCurrentRawStream, (device,)))
+        places = [tensor.data_ptr() for tensor in state]
+        spans = [(places[k], places[k] + state[k].nbytes) for k in written]
+        return (
+            tuple((ask, tuple(of), ask(*of)) for ask, of in asked),
+            self.alike,
+            *map(_fusewright_packed, (places, sum(spans, ()), sum(self.taken, ()))),
+            *(self.graph, stream, tuple((at, size, like[:3]) for at, size, like in self.given)),
+            *(tuple(written), self.lock.acquire, self.lock.release, self),  # alive while it is used
+        )
+
 
 def _fusewright_graph(name, graphs, key, given):
     """The graph of a kind of call, if it has one by now."""
@@ -196,6 +192,7 @@ def _fusewright_graph(name, graphs, key, given):
     old = [kind for kind, graph in [*graphs.items()] if isinstance(graph, _FusewrightGraph)]
     for kind in old[: max(0, len(old) + 1 - _FUSEWRIGHT_MOST_GRAPHS)]:
         graphs.pop(kind, None)
+        graphs.pop("last", None)
         graphs.dropped += 1
     graphs.pop(key, None)  # so that the graphs are in their own order
     try:
@@ -232,7 +229,10 @@ def _fusewright_replayed(model, steps, where, inputs, state, written=()):
         graph.lock.release()
     if written:
         _fusewright_increment_versions([state[k] for k in written])
-    _FUSEWRIGHT_AT_ONCE[name] = _FUSEWRIGHT_AT_ONCE.get(name, 0) + 1
+    _FUSEWRIGHT_AT_ONCE[name] += 1
+    looked = model.__dict__.get("_fusewright_looked")
+    if looked:
+        graphs["last"] = looked[0], *graph.known(where[-1], stream, inputs, state, written)
     return made
 
 
@@ -248,5 +248,5 @@ def _fusewright_increment_versions(tensors):
 def _fusewright_launches(name):
     """Of the calls of a class with kernels, those that were launched at once; why some are not."""
     why = [*_FUSEWRIGHT_ONE_BY_ONE.get(name, ())]
-    return {"at once": _FUSEWRIGHT_AT_ONCE.get(name, 0), "one by one, because": why}
+    return {"at once": _FUSEWRIGHT_AT_ONCE[name], "one by one, because": why}
 '''

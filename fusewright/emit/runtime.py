@@ -23,7 +23,6 @@ from fusewright.codegen.source_text import SourceText
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY, GUARD_HIT_IN_PYTHON
 from fusewright.emit.guard_condition import REASONS
 from fusewright.emit.guard_snapshot import LOOK_IN_PYTHON
-from fusewright.emit.replay_support import RECORDING
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
 from fusewright.targets.arch import Arch
 from fusewright.targets.compile_flags import CAPABILITY, CPP_FLAGS, PROCESSORS, cuda_flags
@@ -125,11 +124,16 @@ ANSWERS: Mapping[Snippet, Answer] = MappingProxyType(
         Snippet.MODULE_MATCHES: Answer(
             "module_matches", '    known = ("_forward_hooks", "_forward_pre_hooks", "forward")'
         ),
-        Snippet.STATE: Answer(
-            "state", '    known = ("_fusewright_looked", None, _fusewright_look)'
-        ),
+        Snippet.STATE: Answer("state", '    known = "_fusewright_looked", _fusewright_look'),
         Snippet.COPY_BYTES: Answer("kernel<copy_bytes>", '    known = "a copy"'),
         Snippet.LAUNCH_GRAPH: Answer("kernel<launch_graph>", '    known = "a CUDA graph"'),
+        Snippet.AGAIN: Answer(
+            "again",
+            """\
+    known = "_fusewright_looked", "_fusewright_graphs", "last", "is_nested", "layout"
+    known += torch.strided, torch.Tensor.data_ptr, _fusewright_empty_strided_cuda
+    known += _fusewright_increment_versions, False""",
+        ),
     }
 )
 
@@ -373,13 +377,17 @@ def _only(arch: Arch | None) -> str:
 
 def calls_text(kernels: Iterable[str], answers: Collection[Snippet] = ()) -> str:
     """The C++ text by which Python calls the kernels, and what answers questions of the guard."""
-    calls = (files("fusewright") / "devicelib/python/calls.h").read_text(encoding="utf-8")
     called = {name: f"kernel<fusewright::{entry(name)}>" for name in kernels}
     called |= {str(name): ANSWERS[name].function for name in answers}
     rows = (_ROW.format(name=name, function=function) for name, function in called.items())
     table = _CALLS.format(rows="\n".join(rows))
-    own = RECORDING if Snippet.COPY_BYTES in answers else ""
-    return f"{drop_unreached(calls, table)}\n{own}{table}"
+    table = f"{_python_call('replay') if Snippet.AGAIN in answers else ''}{table}"
+    return f"{drop_unreached(_python_call('calls'), table)}\n{table}"
+
+
+def _python_call(name: str) -> str:
+    """C++ that Python calls."""
+    return (files("fusewright") / f"devicelib/python/{name}.h").read_text(encoding="utf-8")
 
 
 def _table(entries: dict[str, int]) -> str:

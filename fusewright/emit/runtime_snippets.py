@@ -13,7 +13,7 @@ from types import MappingProxyType
 from fusewright.emit.autograd_function import RECORDED
 from fusewright.emit.dynamo_fast_path import GUARD_HIT
 from fusewright.emit.guard_snapshot import LOOK
-from fusewright.emit.replay_support import COPY_BYTES, LAUNCH_GRAPH, REPLAYED
+from fusewright.emit.replay_support import AGAIN, COPY_BYTES, LAUNCH_GRAPH, REPLAYED
 from fusewright.emit.traced_support import TRACED
 from fusewright.frontend.float32_precision import CONV_USES_TF32
 from fusewright.rewrite.huge_pages import ON_HUGE_PAGES
@@ -40,6 +40,7 @@ class Snippet(StrEnum):
     COPY_BYTES = "_fusewright_copy_bytes"
     LAUNCH_GRAPH = "_fusewright_launch_graph"
     REPLAYED = "_fusewright_replayed"
+    AGAIN = "_fusewright_again"
     TRACED = "_fusewright_in_graph"
     RECORDED = "_fusewright_apply"
 
@@ -171,6 +172,7 @@ SNIPPETS: Mapping[Snippet, str] = MappingProxyType(
         Snippet.COPY_BYTES: COPY_BYTES,
         Snippet.LAUNCH_GRAPH: LAUNCH_GRAPH,
         Snippet.REPLAYED: REPLAYED,
+        Snippet.AGAIN: AGAIN,
         Snippet.TRACED: TRACED,
         Snippet.RECORDED: RECORDED,
     }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fusewright.emit.formatter import tidy
 from fusewright.emit.guard import ForwardGuard
 from fusewright.emit.python_text import tuple_text
+from fusewright.emit.runtime_snippets import Snippet
 from fusewright.frontend.capture import Captured
 from fusewright.targets.target import Target
 
@@ -21,7 +22,8 @@ class StepsFunction:
     arguments.  state: the variables of the model's tensors.  held: in place of these, the one of a
     tuple of them, or "".  made: the variables of the tensors that it returns.  packed: the result
     of `forward`, made of these.  written: the positions of the tensors of the model that it
-    changes.  replayed: whether calls that come back are launched at once.
+    changes.  replayed: where calls that come back are launched at once: the text that does so where
+    all is as it was, and binds the results to a name; else "".
     """
 
     where: tuple[str, ...]
@@ -31,7 +33,7 @@ class StepsFunction:
     made: tuple[str, ...]
     packed: str
     written: tuple[int, ...] = ()
-    replayed: bool = False
+    replayed: str = ""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -42,6 +44,21 @@ class StepsFunction:
     def returned(self) -> str:
         """What the function returns."""
         return self.made[0] if len(self.made) == 1 else f"[{', '.join(self.made)}]"
+
+    def again(self, own: str) -> list[str]:
+        """The lines of `forward` for a call that is like an earlier one. own: the name of its class
+        as text."""
+        if not self.replayed:
+            return []
+        counted = [
+            f"{counts}[{own}] += 1" for counts in ("_FUSEWRIGHT_CALLS", "_FUSEWRIGHT_AT_ONCE")
+        ]
+        made, name = ", ".join(self.made), self.replayed.partition(" ")[0]
+        return [
+            "# As at an earlier call, in everything: it is launched at once.",
+            f"if {self.replayed}:",
+            *(f"    {line}" for line in (*counted, f"[{made}] = {name}", f"return {self.packed}")),
+        ]
 
     def called(self, mode: str) -> list[str]:
         """The lines of `forward` that call it, with the suffix of its name."""
@@ -72,13 +89,10 @@ def steps_function(
     guard: ForwardGuard,
     made: Sequence[str],
     packed: str,
-    *,
-    replayed: bool,
 ) -> StepsFunction | None:
     """The function with the steps of a `forward`; None where they are none.
 
     made: the variables of the tensors that the outputs are made of.  packed: the result.
-    replayed: whether calls that come back are to be launched at once.
     """
     if not guard.inputs or captured.replaced or not captured.graph.returns_its_own:
         return None
@@ -91,8 +105,17 @@ def steps_function(
         tuple(made),
         packed,
         _written(captured, guard),
-        replayed,
+        _again(guard) if guard.replayed else "",
     )
+
+
+def _again(guard: ForwardGuard) -> str:
+    """The text that gives what an earlier call is launched again for, or nothing; what C++ does not
+    look at comes first."""
+    assert guard.table is not None, "who is launched at once is compared as a whole"
+    given = ", ".join(["self", guard.table.function, *guard.inputs])
+    text = " and ".join([*guard.others, f"{Snippet.AGAIN}({given})"])
+    return f"{guard.names.fresh('results')} := {f'({text})' if guard.others else text}"
 
 
 def _written(captured: Captured, guard: ForwardGuard) -> tuple[int, ...]:

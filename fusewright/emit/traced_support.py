@@ -114,6 +114,7 @@ def _fusewright_ask(model, kind, mode, given, call):
         "_fusewright_compiling": bool,
         "_fusewright_records": lambda *_, **__: False,
         "_fusewright_guard_hit": lambda *_: False,
+        "_fusewright_again": lambda *_: (),
         "_fusewright_cache_guard": lambda *_: True,
         "_fusewright_tensor_matches": matches,
         "_fusewright_eager": lambda: True,

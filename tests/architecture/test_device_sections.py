@@ -15,7 +15,8 @@ from fusewright.codegen.device_library import DeviceSection, cut
 from fusewright.targets.device_files import DEVICE_FILES
 from tests.support.source import PACKAGE
 
-CALLS = "devicelib/python/calls.h"  # of the emitted file's Python, not of its kernels
+# Of the emitted file's Python, not of its kernels.
+CALLS = {f"devicelib/python/{name}.h" for name in ("calls", "replay")}
 # Where sections of the device library lie, in the order in which they may need each other.
 FAMILIES = (
     "devicelib", "tensor_core", "pointwise", "rowwise", "scan", "gemm", "conv", "attention",
@@ -56,4 +57,4 @@ def test_a_need_of_a_later_family_is_found(tmp_path: Path) -> None:
 
 def test_every_device_file_is_in_the_library() -> None:
     there = {p.relative_to(PACKAGE).as_posix() for s in ("*.cuh", "*.h") for p in PACKAGE.rglob(s)}
-    assert there == {name for names in DEVICE_FILES.values() for name in names} | {CALLS}
+    assert there == {name for names in DEVICE_FILES.values() for name in names} | CALLS

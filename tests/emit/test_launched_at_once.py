@@ -135,8 +135,9 @@ def test_what_is_written_is_known_by_its_place(plain: Emitted) -> None:
         for node in ast.walk(ast.parse(plain.text))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == CALL[:-1]
     ]
-    state, written = ast.unparse(call.args[4]), ast.literal_eval(call.args[5])
-    names = [name.strip() for name in state.strip("()").split(",")]
+    written, unpacked = ast.literal_eval(call.args[5]), steps_of(plain.text).body[1]
+    assert isinstance(unpacked, ast.Assign)
+    names = [name.strip() for name in ast.unparse(unpacked.targets[0]).strip("[]").split(",")]
     changed = {names[k] for k in written}
     kinds = ("running_mean", "running_var", "num_batches_tracked")
     assert changed == {f"norms_{k}_{kind}" for k in range(4) for kind in kinds}
@@ -156,7 +157,7 @@ def test_steps_name_all_that_they_read(plain: Emitted) -> None:
     named = [n for line in steps.body for n in ast.walk(line) if isinstance(n, ast.Name)]
     read = {n.id for n in named}
     made = {n.id for n in named if isinstance(n.ctx, ast.Store)}
-    given = {a.arg for a in steps.args.args}
+    given = {a.arg for a in [*steps.args.args, *([steps.args.vararg] if steps.args.vararg else [])]}
     support = {name for name in read if "fusewright" in name.lower()}
     assert read <= made | given | support | {"torch"}
 

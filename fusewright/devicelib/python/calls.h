@@ -13,6 +13,8 @@ struct PyMethodDef {
 };
 extern object PyExc_RuntimeError, PyExc_TypeError;
 object PyBool_FromLong(long);
+char* PyBytes_AsString(object);
+long PyBytes_Size(object);
 object PyCFunction_NewEx(PyMethodDef*, object, object);
 object PyDict_GetItemWithError(object, object);
 void PyErr_Clear();
@@ -21,6 +23,7 @@ object PyErr_Occurred();
 void PyEval_RestoreThread(void*);
 void* PyEval_SaveThread();
 void* PyLong_AsVoidPtr(object);
+object PyObject_CallFunctionObjArgs(object, ...);
 object PyObject_CallObject(object, object);
 object PyObject_GenericGetDict(object, void*);
 object PyObject_GetAttr(object, object);
@@ -34,7 +37,7 @@ void Py_DecRef(object);
 void Py_IncRef(object);
 }
 
-extern "C" object PyDict_Keys(object);
+extern "C" int PyDict_Next(object, long*, object*, object*);
 extern "C" long PyDict_Size(object);
 extern "C" object PyList_GetItem(object, long);
 extern "C" long PyList_Size(object);
@@ -67,6 +70,11 @@ struct held {
 // Whether an answer is something other than None, zero or false; an error is.
 bool says(const held& answer) { return !answer.p || PyObject_IsTrue(answer.p); }
 
+// Whether PyTorch's test may see a tensor. Others: the names of its attributes, and the layout that has strides.
+bool has_strides(object tensor, object nested, object layout, object strided) {
+  return !says({PyObject_GetAttr(tensor, nested)}) && held{PyObject_GetAttr(tensor, layout)}.p == strided;
+}
+
 // Whether nobody looks on, and tensors are like some for which every condition held. given: a key; the tensors that
 // `state` returns, which have strides; others.  known: what _fusewright_build hands over, in its order.  An error is a
 // no: Python then asks one by one.
@@ -80,8 +88,7 @@ object guard_hit(object known, object const* given, long count) {
   const held tensors{PyTuple_New(others + several)};
   for (long k = 0; alike && k < others + several; ++k) {  // PyTorch's test must not see what has no strides
     const object tensor = k < others ? given[k + 2] : PyTuple_GetItem(given[1], k - others);
-    if (k < others)
-      alike = !says({PyObject_GetAttr(tensor, of(NESTED))}) && held{PyObject_GetAttr(tensor, of(LAYOUT))}.p == of(STRIDED);
+    if (k < others) alike = has_strides(tensor, of(NESTED), of(LAYOUT), of(STRIDED));
     Py_IncRef(tensor);
     PyTuple_SetItem(tensors.p, k, tensor);
   }
@@ -104,51 +111,66 @@ object module_matches(object names, object const* given, long) {
   return PyBool_FromLong(matches);
 }
 
-// The tensors of a model whose every object is the one that _fusewright_look saw; else what that says now.
-// given: a model, its table.  known: the name of the snapshot, None, _fusewright_look.
-object state(object known, object const* given, long) {
-  enum { TABLE, CLASS, MODULES, FACTS, KEYS, EMPTY, AGAIN, TENSORS };
+// What _fusewright_look saw in a model, a reference; null where it saw nothing, or something has died since.
+// own: the model's dictionary.  known: begins with the name of that.
+object seen(object known, object own) {
+  const object looked = PyDict_GetItemWithError(own, PyTuple_GetItem(known, 0));
+  const object saw = looked && PyList_Size(looked) ? PyList_GetItem(looked, 0) : nullptr;
+  Py_IncRef(saw);  // another thread may empty the list
+  return saw;
+}
+
+// The tensors of a model, if each of its objects is the one that _fusewright_look saw; else null. It saw rows of
+// addresses; null stands for the model's own dictionary, and for what was not there.  given: a model, its table.
+object still(object const* given, object own, object saw) {
+  enum { TABLE, CLASS, MODULES, FACTS, KEYS, EMPTY, TENSORS, AGAIN };
   const auto of = [](object tuple, long k) { return PyTuple_GetItem(tuple, k); };
-  const held own{PyObject_GenericGetDict(given[0], nullptr)};
-  const object looked = PyDict_GetItemWithError(own.p, of(known, 0));
-  const held saw{looked && PyList_Size(looked) ? PyList_GetItem(looked, 0) : nullptr};
-  bool same = saw.p && of(saw.p, TABLE) == given[1] && held{PyObject_Type(given[0])}.p == of(saw.p, CLASS);
-  Py_IncRef(saw.p);  // another thread may empty the list
-  const auto all = [&](long field, auto holds) {
-    const object entries = saw.p ? of(saw.p, field) : nullptr;
-    for (long k = 0; same && k < PyTuple_Size(entries); ++k) same = holds(of(entries, k));
+  bool same = saw && of(saw, TABLE) == given[1] && held{PyObject_Type(given[0])}.p == of(saw, CLASS);
+  const auto each = [&](long field, long width, auto holds) {
+    if (!same) return;
+    const object* row = (const object*)PyBytes_AsString(of(saw, field));
+    const object* const end = row + PyBytes_Size(of(saw, field)) / long(sizeof(object));
+    for (; same && row < end; row += width) same = holds(row);
   };
-  const auto found = [&](object entry) {
-    const object place = of(entry, 0);
-    return PyDict_GetItemWithError(place == of(known, 1) ? own.p : place, of(entry, 1));
-  };
-  const auto is_found = [&](object entry) { return PyLong_AsVoidPtr(of(entry, 2)) == found(entry); };
-  all(AGAIN, [](object ask) {
-    const held yes{PyObject_CallObject(ask, nullptr)};
-    return yes.p && PyObject_IsTrue(yes.p) == 1;
+  const auto found = [own](const object* row) { return PyDict_GetItemWithError(row[0] ? row[0] : own, row[1]); };
+  const object again = same ? of(saw, AGAIN) : nullptr;
+  for (long k = 0; same && k < PyTuple_Size(again); ++k) {
+    const held yes{PyObject_CallObject(of(again, k), nullptr)};
+    same = yes.p && PyObject_IsTrue(yes.p) == 1;
+  }
+  each(MODULES, 5, [&](const object* row) {
+    return found(row) == row[2] && held{PyObject_Type(row[2])}.p == row[3] &&
+           held{PyObject_GenericGetDict(row[2], nullptr)}.p == row[4];
   });
-  all(MODULES, [&](object entry) {
-    const object module = found(entry);
-    return is_found(entry) && held{PyObject_Type(module)}.p == of(entry, 3) &&
-           held{PyObject_GenericGetDict(module, nullptr)}.p == of(entry, 4);
+  each(FACTS, 3, [&](const object* row) { return found(row) == row[2]; });
+  object keys = nullptr;
+  long place = 0;
+  each(KEYS, 2, [&](const object* row) {  // a dictionary and its first key, null and its second, and at its end null
+    object key = nullptr, value = nullptr;
+    if (row[0]) keys = row[0], place = 0;
+    return (PyDict_Next(keys, &place, &key, &value) ? key : nullptr) == row[1];
   });
-  all(FACTS, [&](object entry) { return found(entry) == (PyTuple_Size(entry) > 2 ? of(entry, 2) : nullptr); });
-  all(KEYS, [&](object entry) {
-    return PyObject_RichCompareBool(held{PyDict_Keys(of(entry, 0))}.p, of(entry, 1), 2 /* Py_EQ */) == 1;
-  });
-  all(EMPTY, [](object hooks) { return PyDict_Size(hooks) == 0; });
-  const held tensors{same ? PyTuple_New(PyTuple_Size(of(saw.p, TENSORS))) : nullptr};
+  each(EMPTY, 1, [](const object* row) { return PyDict_Size(row[0]) == 0; });
+  const held tensors{same ? PyTuple_New(PyBytes_Size(of(saw, TENSORS)) / long(3 * sizeof(object))) : nullptr};
   long k = 0;
-  all(TENSORS, [&](object entry) {
-    const object tensor = found(entry);
-    if (!is_found(entry)) return false;
-    Py_IncRef(tensor);
-    return PyTuple_SetItem(tensors.p, k++, tensor) == 0;
+  each(TENSORS, 3, [&](const object* row) {
+    if (found(row) != row[2]) return false;
+    Py_IncRef(row[2]);
+    return PyTuple_SetItem(tensors.p, k++, row[2]) == 0;
   });
   PyErr_Clear();
-  if (same) return Py_IncRef(tensors.p), tensors.p;
-  const held both{PyTuple_New(2)};
-  for (k = 0; k < 2; ++k) Py_IncRef(given[k]), PyTuple_SetItem(both.p, k, given[k]);
-  return PyObject_CallObject(of(known, 2), both.p);
+  if (same) Py_IncRef(tensors.p);
+  return same ? tensors.p : nullptr;
+}
+
+// The tensors of a model whose every object is the one that _fusewright_look saw; else what that says now.
+// given: a model, its table.  known: the name of the snapshot, _fusewright_look.
+object state(object known, object const* given, long) {
+  const held own{PyObject_GenericGetDict(given[0], nullptr)};
+  const held saw{seen(known, own.p)};
+  const object tensors = still(given, own.p, saw.p);
+  if (tensors) return tensors;
+  PyErr_Clear();
+  return PyObject_CallFunctionObjArgs(PyTuple_GetItem(known, 1), given[0], given[1], nullptr);
 }
 }  // namespace
