@@ -176,12 +176,20 @@ def test_a_module_in_parts_tells_what_is_left() -> None:
 def test_the_blocks_for_notebooks() -> None:
     _, fused = optimized("Block")
     html = fused._repr_html_()
-    for words in ("<code>norm_mul_add_relu</code>", "PyTorch's", "in train mode", "<pre>"):
+    for words in (
+        "<code>linear_batch_norm_mul_add_relu</code>",
+        "PyTorch's",
+        "in train mode",
+        "<pre>",
+    ):
         assert words in html.replace("&#39;", "'")
     assert "self.norm (line" in html
     assert html.count('<svg class="graph"') == 2, "of each mode"
     assert "struct" in html
-    assert "norm_mul_add_relu</span> {" in html or "norm_mul_add_relu {" in html
+    assert (
+        "linear_batch_norm_mul_add_relu</span> {" in html
+        or "linear_batch_norm_mul_add_relu {" in html
+    )
     assert re.search(r'<a href="#(fusewright-\w{8}-kernel-1)">', html)
     _, other = optimized("Tied")
     anchors = [set(re.findall(r'id="([^"]+)"', text)) for text in (html, other._repr_html_())]

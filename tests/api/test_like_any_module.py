@@ -81,7 +81,7 @@ def test_another_process_loads_it(name: str, tmp_path: Path) -> None:
 def test_a_pickle_has_text_and_no_compiled_code() -> None:
     _, fused = optimized("Block")
     stored = pickle.dumps(fused)
-    assert b"struct norm_mul_add_relu" in stored
+    assert b"struct linear_batch_norm_mul_add_relu" in stored
     assert b"\x7fELF" not in stored
 
 

@@ -141,7 +141,7 @@ def test_a_module_of_several_contractions_says_which() -> None:
 def test_equal_blocks_have_paths_of_their_own() -> None:
     blocks = nn.Sequential(Block(), Block(), Block())
     found = names(Layers(blocks=blocks), ROWS)
-    wanted = [f"blocks_{k}_norm_gelu_add_layer_norm" for k in range(3)]
+    wanted = [f"blocks_{k}_norm_linear_gelu_add_layer_norm" for k in range(3)]
     assert found == wanted
 
 
@@ -157,7 +157,7 @@ def test_a_module_that_is_called_again_and_one_with_two_names() -> None:
             made: Tensor = self.last(x)
             return made
 
-    name = "norm_gelu_add_layer_norm"
+    name = "norm_linear_gelu_add_layer_norm"
     wanted = [f"blocks_0_{name}", f"blocks_0_{name}_2", f"blocks_1_{name}"]
     assert names(Tied(), ROWS) == wanted
 

@@ -11,7 +11,7 @@ zeros to a multiple of 4 k. A product that stays a library call says why, in its
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count
@@ -21,7 +21,7 @@ import torch
 
 from fusewright.common.dtypes import HALF
 from fusewright.errors import InternalError
-from fusewright.frontend.library_calls import because, call_flops, without_bias
+from fusewright.frontend.library_calls import because, without_bias
 from fusewright.ir.builder import TensorExpr, copy, narrow, pad
 from fusewright.ir.graph import (
     BatchSize,
@@ -60,9 +60,9 @@ KERNEL_OF: Mapping[torch.dtype, KernelName] = MappingProxyType(
 
 # Below, a launch takes longer than the product [m: gemm-0048]; for 16 bits that is a prediction.
 LEAST_FLOPS = {torch.float32: 1 << 28, **dict.fromkeys(HALF, 1 << 30)}
-# Below, PyTorch's linear layer takes less time without its bias [m: gemm-0052, gemm-0053]; above,
-# it takes as long [m: gemm-0054].
-BIAS_BESIDE = {"cuda": 1 << 26, "cpp": math.inf}
+# With so many rows, PyTorch's linear layer takes less time without its bias [m: gemm-0052,
+# gemm-0053, gemm-0056]; with others it takes as long, or longer [m: gemm-0054, gemm-0055].
+BIAS_BESIDE = {"cuda": range(64, 129), "cpp": range(1, sys.maxsize)}
 # Matrices of a batch with fewer results and multiply-adds are faster in PyTorch [m: gemm-0012,
 # gemm-0013, gemm-0014, gemm-0015, gemm-0016, gemm-0018].
 LEAST_RESULTS, LEAST_MATRIX = 12_000, 1 << 20
@@ -140,13 +140,13 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
     written = "gemm.packed" in target.arch.kernels
     absent = "" if written else why_unsupported(target.arch, "gemm.packed")
 
-    joined, most = _joined(graph), BIAS_BESIDE[target.language]
+    joined, beside = _joined(graph), BIAS_BESIDE[target.language]
 
     def change(old: Node, n: Node) -> Node:
         if n.called not in FORMS:
             return n
         if absent:
-            return _left(n, absent, graph, most if id(old) in joined else 0)
+            return _left(n, absent, graph, beside if id(old) in joined else range(0))
         form = contraction_of(n)
         if form and not rules & COPY_RULES:
             form = _laid(form, n, graph)
@@ -154,7 +154,7 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
             "it is no plain matrix product" if form is None else _complaint(form, n, graph, target)
         )
         if form is None or why:
-            return _left(n, why, graph, most if id(old) in joined else 0)
+            return _left(n, why, graph, beside if id(old) in joined else range(0))
         flat, spec = len(form.right.shape) == 2, GemmSpec(next(instances))
         both = [gathered(f, flat) for f in (form.left, form.right)]
         return apply_contraction(
@@ -170,12 +170,14 @@ def _joined(graph: Graph) -> frozenset[int]:
     return frozenset(id(base(a)) for n in nodes if n.row.computed for a in n.args)
 
 
-def _left(n: Node, why: str, graph: Graph, most: float) -> Node:
-    """PyTorch's own. A bias takes it a pass of its own, so below this many operations what reads
-    the result adds it."""
+def _left(n: Node, why: str, graph: Graph, beside: range) -> Node:
+    """PyTorch's own. A bias may take it a pass of its own, so with so many rows what reads the
+    result adds it."""
     bias = n.args[-1]
-    beside = n.called == "aten.linear" and len(n.args) == 3 and n.dtype is torch.float32
-    if not beside or len(bias.shape) != 1 or n.order or call_flops(n, graph.example) >= most:
+    added = n.called == "aten.linear" and len(n.args) == 3 and n.dtype is torch.float32
+    if not added or len(bias.shape) != 1 or n.order:
+        return because(n, why)
+    if graph.hint(numel(n.shape[:-1])) not in beside:
         return because(n, why)
     return (TensorExpr(without_bias(n, why)) + TensorExpr(bias)).node
 
