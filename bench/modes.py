@@ -74,14 +74,14 @@ def main() -> None:
     problems = [load_problem(path) for path in given.problems]
     if given.large:
         stems = [path.stem.removeprefix("network_") for path in given.problems]
-        problems = [_at_size(name) for name in (LARGE if given.problems == known else stems)]
+        problems = [at_size(name) for name in (LARGE if given.problems == known else stems)]
     for problem in problems:
         for mode in MODES[1:]:
             row = _row(problem, mode, given.target, names, calls=given.row, warm=given.warm)
             print(row, flush=True)
 
 
-def _at_size(name: str) -> Problem:
+def at_size(name: str) -> Problem:
     """A network of the zoo at its large size."""
     sizes = {word: str(size) for word, size in LARGE[name].items()}
     return load_problem(ZOO / f"network_{name}.py", sizes)
@@ -165,11 +165,11 @@ def _round(
 ) -> dict[str, float]:
     """Seconds of a call of each side, which is called so often. ahead: of the GPU alone."""
     order = random.sample([*sides], len(sides))
-    rows = {name: partial(_called, sides[name], inputs, calls) for name in order}
+    rows = {name: partial(called, sides[name], inputs, calls) for name in order}
     return {name: timed(rows[name], device, ahead=ahead) / calls for name in order}
 
 
-def _called(model: nn.Module, inputs: list[Any], calls: int) -> None:
+def called(model: nn.Module, inputs: list[Any], calls: int) -> None:
     for _ in range(calls):
         model(*inputs)
 

@@ -9,12 +9,15 @@ are those of which that is known.
 from __future__ import annotations
 
 from fusewright.frontend.capture import Captured
-from fusewright.fusion.planner import LibraryStep, Plan, Step
+from fusewright.fusion.planner import LibraryStep, Plan, Step, nbytes
 from fusewright.ir.library_call import CALLED_VIEWS, RECORDED_CALLS
 
-# A launch from Python takes 5 to 15 us of the host's time; all of a replay but the guard 26
-# [m: host-0012].
-FEWEST_LAUNCHES = 5
+# All steps at once take the host less than two do from Python [m: host-0014, host-0015].
+FEWEST_LAUNCHES = 2
+# What a GPU may spend on copies for each step that Python need not launch, and what it spends on
+# the smallest copy. A prediction: Python takes three times as long, but a GPU that works for longer
+# than the host hides that.
+LAUNCH_S, COPY_S = 3e-6, 2e-6
 
 
 def is_replayed(captured: Captured, plan: Plan) -> bool:
@@ -27,11 +30,19 @@ def is_replayed(captured: Captured, plan: Plan) -> bool:
         and captured.graph.returns_its_own
         and not captured.replaced
         and len(launches) >= FEWEST_LAUNCHES
+        and _copying_s(captured, plan) <= LAUNCH_S * len(launches)
         and all(_is_recorded(step) for step in plan.libraries)
         and not any(n.op == "input" for n in captured.graph.written)
         and not any(n.dtype.is_complex for n in captured.graph.inputs)  # may be conjugated lazily
         and all(tensor.numel() <= 1 for tensor in captured.constants.values())
     )
+
+
+def _copying_s(captured: Captured, plan: Plan) -> float:
+    """What it takes a GPU to copy arguments and results."""
+    graph, machine = captured.graph, plan.target.machine
+    copied = [nbytes(n, graph) for n in (*graph.inputs, *graph.made)]
+    return COPY_S * len(copied) + 2 * sum(copied) / machine.copy_bytes_per_s
 
 
 def _launches(step: Step) -> bool:

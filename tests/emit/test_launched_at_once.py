@@ -62,7 +62,8 @@ PLAIN = {
 }  # fmt: skip
 # What differs from the model that is launched at once, and why it cannot be.
 OTHERS: Mapping[str, Mapping[str, str]] = {
-    "few steps": {"depth": "1"},
+    "one step": {"depth": "0", "last": "x = torch.relu(x)"},
+    "large results": {"depth": "1", "last": "x = x.repeat(64, 64, 1, 1)"},
     "random numbers": {"dropout": "0.5", "last": "x = self.drop(x)"},
     "random numbers of attention": {
         "last": "x = nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.25)"
