@@ -25,7 +25,7 @@ from fusewright.build.fused_module import twin_of
 from fusewright.common.call_arguments import Inputs, as_called, call, signature_of
 from fusewright.common.containers import Unknown, flatten
 from fusewright.compiler.compilation import make
-from fusewright.compiler.modes import MODE_NAMES, InModes, in_mode, in_modes, with_gradients
+from fusewright.compiler.modes import FurtherModes, in_mode
 from fusewright.compiler.options import Options
 from fusewright.compiler.pipeline import (
     code_in_modes,
@@ -179,24 +179,24 @@ def _as_whole(module: M, inputs: Inputs, machine: Target, chosen: Options, names
     asked = asked_sizes(module, inputs, dict(chosen.dynamic_shapes))
     made = make(module, inputs, machine, chosen.precision, chosen.rules, asked=asked)
     check_rules(made, chosen.rules)
-    modes = InModes(MODE_NAMES[module.training], made)
-    if chosen.mode == "both" and made.replaced:
-        modes = in_modes(module, inputs, made, chosen.rules)
-    if chosen.gradients:
-        modes = with_gradients(modes, module, inputs, chosen.rules)
-    own = _own(names, kind)
-    record = modes.record(kind.__name__)
+    modes = _further(chosen).added(module, inputs, made)
+    own, functions = _own(names, kind), modes.shared.function_of
+    record = modes.record(kind.__name__, functions)
     if not made.replaced:
         return _unchanged(module, names, own, Told(record))
     scope = names.scope(kind, own)
     runtime, new = code_in_modes(modes, module, scope)
-    lines = header(kind.__name__, machine.name, modes.notes)
+    lines = header(kind.__name__, machine.name, modes.notes(functions))
     classes = [NewClass(own, class_text(kind, scope), ("",), new)]
     written = _Written(lines, runtime, classes)
-    text = _text(module, names, own, written, Told(record, modes.forwards))
+    text = _text(module, names, own, written, Told(record, modes.forwards(functions)))
     fused = twin_of(module, {id(module): classes_of(text).made[own]}, {})
     _warn_if_refused(fused, new, inputs, machine.device)
     return fused  # type: ignore[return-value]
+
+
+def _further(chosen: Options) -> FurtherModes:
+    return FurtherModes(chosen.mode == "both", chosen.gradients, chosen.rules)
 
 
 def _in_parts(
@@ -209,7 +209,7 @@ def _in_parts(
     def scope(child: nn.Module, name: str) -> EmitScope:
         return names.scope(type(child), name)
 
-    parts = make_parts(module, calls, machine, chosen.precision, chosen.rules, why, scope)
+    parts = make_parts(module, calls, machine, chosen.precision, _further(chosen), why, scope)
     check_rules_of_parts(chosen.rules, why)
     record = parts.record(kind.__name__)
     first, *_ = record.splitlines()

@@ -91,23 +91,23 @@ class InModes:
             comments |= made.comments(module, self.shared)
         return tuple(replace(text, notes=comments[text.name]) for text in self.shared.functions)
 
-    @property
-    def notes(self) -> dict[str, ForwardNotes]:
-        """What the header of the emitted file says of each `forward`, by what it is for."""
-        functions = self.shared.function_of
+    def notes(self, functions: Mapping[str, str]) -> dict[str, ForwardNotes]:
+        """What the header of the emitted file says of each `forward`, by what it is for.
+
+        functions: which of these each kernel runs, by its name.
+        """
         return {label: made.notes_of(functions) for label, made in self.by_label.items()}
 
-    @property
-    def forwards(self) -> tuple[FusedForward, ...]:
-        """Each new `forward`, for a report; none where the model stays as it was."""
-        functions = self.shared.function_of
+    def forwards(self, functions: Mapping[str, str], of: str = "") -> tuple[FusedForward, ...]:
+        """Each new `forward`, for a report; none where the model stays as it was. of: whose."""
         return tuple(
-            made.told(label, functions) for label, made in self.by_label.items() if made.replaced
+            made.told(", ".join(filter(None, (of, label))), functions)
+            for label, made in self.by_label.items()
+            if made.replaced
         )
 
-    def record(self, source: str) -> str:
+    def record(self, source: str, functions: Mapping[str, str]) -> str:
         """The decision record."""
-        functions = self.shared.function_of
         first, *others = self.by_label.items()
         text = first[1].record(source, functions)
         text += "".join(explain_other(label, made.record("", functions)) for label, made in others)
@@ -125,18 +125,50 @@ class InModes:
         return f"in {mode} mode with gradients" if self.second else "with gradients"
 
 
-def in_modes(
+def in_its_mode(module: nn.Module, first: Compilation) -> InModes:
+    """What was made for `module` in its own mode, alone."""
+    return InModes(MODE_NAMES[module.training], first)
+
+
+@dataclass(frozen=True)
+class FurtherModes:
+    """What is wanted beside what was made for a module in its own mode. other: the same in the
+    other mode.  gradients: for calls that record gradients.  rules: that all of it keeps."""
+
+    other: bool
+    gradients: bool
+    rules: frozenset[str]
+
+    def added(
+        self,
+        module: nn.Module,
+        inputs: Sequence[object],
+        first: Compilation,
+        others: Sequence[Compilation] = (),
+    ) -> InModes:
+        """What was made, with what can be made of that. others: whose kernels have names."""
+        modes = in_its_mode(module, first)
+        if self.other:
+            modes = _in_modes(module, inputs, first, self.rules, others)
+        if self.gradients:
+            modes = _with_gradients(modes, module, inputs, self.rules, others)
+        return modes
+
+
+def _in_modes(
     module: nn.Module,
     inputs: Sequence[object],
     first: Compilation,
     rules: frozenset[str],
+    others: Sequence[Compilation],
 ) -> InModes:
     """What was made for `module` in its own mode, with what can be made for the other."""
     name = MODE_NAMES[module.training]
     reads = any(setting.name == "training" for setting in first.given.settings)
     if not first.replaced or not reads:
         return InModes(name, first)
-    taken = frozenset[str]().union(*(symbols(text.name) for text in first.texts))
+    texts = [text for made in (first, *others) for text in made.texts]
+    taken = frozenset[str]().union(*(symbols(text.name) for text in texts))
     names, plan, asked = replace(CXX_NAMES, taken=taken), first.plan, first.given.asked
     try:
         with in_other_mode(module):
@@ -149,14 +181,15 @@ def in_modes(
     return InModes(name, first, second)
 
 
-def with_gradients(
+def _with_gradients(
     modes: InModes,
     module: nn.Module,
     inputs: Sequence[object],
     rules: frozenset[str],
+    others: Sequence[Compilation],
 ) -> InModes:
     """The same with what can be made for calls that record gradients."""
-    recorded, unrecorded, taken = dict[str, Recorded](), dict[str, str](), [*modes.made]
+    recorded, unrecorded, taken = dict[str, Recorded](), dict[str, str](), [*modes.made, *others]
     for mode, made in modes.by_mode.items() if modes.first.replaced else ():
         other = in_other_mode(module) if mode != modes.name else nullcontext()
         try:

@@ -9,6 +9,7 @@ from functools import cached_property
 from fusewright.codegen.shared_kernels import SharedKernels
 from fusewright.codegen.value_names import ValueNames
 from fusewright.compiler.compilation import Compilation
+from fusewright.compiler.modes import InModes
 from fusewright.emit.header import PartNotes
 from fusewright.frontend.submodules import Chosen
 from fusewright.kernels.registry import Printed, shared_kernels
@@ -22,7 +23,7 @@ class Part:
     """What was made for a submodule. name: of its new class."""
 
     name: str
-    made: Compilation
+    modes: InModes
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,13 @@ class Parts:
 
     @property
     def made(self) -> tuple[Compilation, ...]:
-        return tuple(t.made.made for t in self.chosen.taken)
+        """Of all parts, in all modes."""
+        return tuple(made for t in self.chosen.taken for made in t.made.modes.made)
+
+    @property
+    def other_mode(self) -> str:
+        """The name of the mode that some parts have kernels for beside their own, or ""."""
+        return next((t.made.modes.other_name for t in self.chosen.taken if t.made.modes.second), "")
 
     @property
     def kernels(self) -> tuple[Printed, ...]:
@@ -52,7 +59,7 @@ class Parts:
         """What the header of the emitted file says."""
         functions = self.shared.function_of
         return tuple(
-            PartNotes(t.made.name, tuple(t.paths), t.made.made.notes_of(functions))
+            PartNotes(t.made.name, tuple(t.paths), t.made.modes.notes(functions))
             for t in self.chosen.taken
         )
 
@@ -61,8 +68,9 @@ class Parts:
         """That of each new class, for a report."""
         functions = self.shared.function_of
         return tuple(
-            t.made.made.told(f"{t.made.name} is {', '.join(t.paths)}", functions)
+            told
             for t in self.chosen.taken
+            for told in t.made.modes.forwards(functions, f"{t.made.name} is {', '.join(t.paths)}")
         )
 
     @property
@@ -81,6 +89,6 @@ class Parts:
         """The decision record."""
         functions = self.shared.function_of
         taken = [
-            (t.made.name, t.paths, t.made.made.record("", functions)) for t in self.chosen.taken
+            (t.made.name, t.paths, t.made.modes.record("", functions)) for t in self.chosen.taken
         ]
         return explain_parts(source, self.machine.name, self.why, taken, self.chosen.left)

@@ -43,7 +43,7 @@ from fusewright.compiler.compilation import (
 )
 from fusewright.compiler.gradients import recorded_code
 from fusewright.compiler.memory_need import Settle, Sized, Sizes, sizes_observed, sizes_of
-from fusewright.compiler.modes import MODE_NAMES, InModes, in_modes, with_gradients
+from fusewright.compiler.modes import FurtherModes, InModes, in_its_mode
 from fusewright.compiler.parts import Part, Parts
 from fusewright.compiler.rules import check_rules, check_rules_of_parts
 from fusewright.compiler.verdict import (
@@ -156,17 +156,18 @@ def _tuned(
 
 def emitted_text(made: Compilation, module: nn.Module, problem: Problem) -> str:
     """The text of the emitted file, for the mode that it was made in."""
-    return _emitted(InModes(MODE_NAMES[module.training], made), module, problem)[0]
+    return _emitted(in_its_mode(module, made), module, problem)[0]
 
 
 def _emitted(modes: InModes, module: nn.Module, problem: Problem) -> tuple[str, str]:
     """The text of the emitted file, and its block that compiles kernels, or ""."""
-    path, record, made = str(problem.path), modes.record(problem.path.name), modes.first
+    path, made, functions = str(problem.path), modes.first, modes.shared.function_of
+    record = modes.record(problem.path.name, functions)
     if not made.replaced:
         return rename_only(problem.source, path, unchanged_header(record)), ""
     classes = _own_classes(problem) | {type(module): "ModelNew"}
     runtime, forward = code_in_modes(modes, module, EmitScope(classes, vars(problem.module)))
-    lines = header(problem.path.name, made.plan.target.name, modes.notes)
+    lines = header(problem.path.name, made.plan.target.name, modes.notes(functions))
     text = emit_file(problem.source, path, lines, runtime, forward)
     return text, str(runtime) if modes.shared.functions else ""
 
@@ -175,31 +176,40 @@ def _code(
     made: Compilation, module: nn.Module, scope: EmitScope
 ) -> tuple[Runtime, GeneratedForward]:
     """The emitted kernels and the emitted `forward`, for the mode that it was made in."""
-    return code_in_modes(InModes(MODE_NAMES[module.training], made), module, scope)
+    return code_in_modes(in_its_mode(module, made), module, scope)
 
 
 def code_in_modes(
     modes: InModes, module: nn.Module, scope: EmitScope
 ) -> tuple[Runtime, GeneratedForward]:
-    """The same with what was made for the other mode."""
-    forward, *other = (
-        _in_mode(modes, mode, module, replace(scope, second=mode != modes.name))
-        for mode in modes.by_mode
-    )
-    if other:
-        forward = replace(forward, other=OtherMode(modes.other_name == "train", other[0]))
+    """The same with what was made for the other mode, and for gradients."""
+    forward = _forwards(modes, modes.shared, module, scope)
     functions = modes.functions(module)
     return runtime_block(functions, modes.first.plan.target, [forward]), forward
 
 
-def _in_mode(modes: InModes, mode: str, module: nn.Module, scope: EmitScope) -> GeneratedForward:
+def _forwards(
+    modes: InModes, shared: SharedKernels, module: nn.Module, scope: EmitScope
+) -> GeneratedForward:
+    """The emitted `forward` with all that belong to it, whose steps run functions of `shared`."""
+    forward, *other = (
+        _in_mode(modes, mode, shared, module, replace(scope, second=mode != modes.name))
+        for mode in modes.by_mode
+    )
+    if other:
+        forward = replace(forward, other=OtherMode(modes.other_name == "train", other[0]))
+    return forward
+
+
+def _in_mode(
+    modes: InModes, mode: str, shared: SharedKernels, module: nn.Module, scope: EmitScope
+) -> GeneratedForward:
     """The emitted `forward` for a mode, with that for its calls with gradients."""
     made = modes.by_mode[mode]
-    forward = _forward(made, modes.shared, module, scope)
+    forward = _forward(made, shared, module, scope)
     if mode not in modes.recorded:
         return forward
-    function_of = modes.shared.function_of
-    recorded = recorded_code(modes.recorded[mode], made, function_of, module, scope)
+    recorded = recorded_code(modes.recorded[mode], made, shared.function_of, module, scope)
     return replace(forward, recorded=recorded)
 
 
@@ -416,14 +426,16 @@ def make_parts(
     calls: Calls,
     machine: Target,
     precision: str,
-    rules: frozenset[str],
+    further: FurtherModes,
     why: str,
     scope: Callable[[nn.Module, str], EmitScope],
 ) -> Parts:
     """`make` for the largest submodules for which it can be done and is worth it.
 
-    calls: what they were seen to be called with.  scope: of the text for one of them.
+    calls: what they were seen to be called with.  further: what is made beside their own mode.
+    scope: of the text for one of them.
     """
+    rules = further.rules
     names, parts = NameScope(set(scope(module, "").values)), list[Part]()
 
     def attempt(child: nn.Module, inputs: Inputs, varies: bool) -> Part | None:
@@ -438,14 +450,21 @@ def make_parts(
             )
         if not made.kernels or not is_worth_it(made.given, made.plan, made.descriptions):
             return None
-        taken = frozenset[str]().union(*(symbols(t.name) for p in parts for t in p.made.texts))
+        others = [one for part in parts for one in part.modes.made]
+        taken = frozenset[str]().union(*(symbols(t.name) for one in others for t in one.texts))
         made = design(made.given, machine, precision, rules, names=replace(CXX_NAMES, taken=taken))
         try:
             check_rules(made, rules)
         except BadUsage as error:
             raise CaptureFailed(f"{kind}: {error}") from error
-        _code(made, child, as_part(scope(child, f"Fused{kind}"), f"Fused{kind}", 1))
-        parts.append(Part(names.fresh(f"Fused{kind}"), made))
+        own = as_part(scope(child, f"Fused{kind}"), f"Fused{kind}", 1)
+        _code(made, child, own)
+        modes = further.added(child, inputs, made, others)
+        try:
+            code_in_modes(modes, child, own)
+        except CaptureFailed as error:  # its own mode can be written
+            modes = replace(in_its_mode(child, made), why=str(error))
+        parts.append(Part(names.fresh(f"Fused{kind}"), modes))
         return parts[-1]
 
     return Parts(machine, choose(module, calls, attempt), why)
@@ -463,8 +482,9 @@ def code_of_parts(
     for number, taken in enumerate(parts.chosen.taken, 1):
         name, child = taken.made.name, taken.module
         own = as_part(scope(child, name), name, number)
-        new = _forward(taken.made.made, parts.shared, child, own)
-        comments = taken.made.made.comments(child, parts.shared) | comments
+        new = _forwards(taken.made.modes, parts.shared, child, own)
+        for made in taken.made.modes.made:
+            comments = made.comments(child, parts.shared) | comments
         classes.append(NewClass(name, class_text(type(child), own), taken.paths, new))
     functions = _commented(parts.shared, comments)
     return runtime_block(functions, parts.machine, [c.forward for c in classes]), classes
@@ -508,22 +528,21 @@ def _file(
     """
     name = problem.path.name
     asked = asked_sizes(module, given.inputs, dynamic)
+    further = FurtherModes(mode == "both", gradients, rules)
     try:
         made = make(module, given.inputs, machine, precision, rules, asked=asked)
         check_rules(made, rules)
         sized(sizes_of(made.given.graph))
         made = tuned(made, progress)
-        modes = InModes(MODE_NAMES[module.training], made)
-        if mode == "both":
-            modes = in_modes(module, given.inputs, made, rules)
-        if gradients:
-            modes = with_gradients(modes, module, given.inputs, rules)
+        modes = further.added(module, given.inputs, made)
         text, runtime = _emitted(modes, module, problem)
         reports = tuple(r for m in modes.made for r in step_reports(m.plan, m.descriptions))
         degenerate = is_degenerate(made.captured.graph)
-        about = modes.record(name), modes.shared.functions, reports, degenerate, made.tuning
+        functions = modes.shared.function_of
+        record = modes.record(name, functions)
+        about = record, modes.shared.functions, reports, degenerate, made.tuning
         mode = modes.other_name if modes.second else ""
-        return _File(text, runtime, *about, mode=mode, forwards=modes.forwards)
+        return _File(text, runtime, *about, mode=mode, forwards=modes.forwards(functions))
     except CaptureFailed as error:
         why = str(error)
     if asked:
@@ -538,15 +557,13 @@ def _file(
     def scope(_child: nn.Module, _name: str) -> EmitScope:
         return EmitScope(named, vars(problem.module))
 
-    parts = make_parts(module, calls, machine, precision, rules, why, scope)
+    parts = make_parts(module, calls, machine, precision, further, why, scope)
     check_rules_of_parts(rules, why)
     record = _anywhere(parts.record(name), problem)
     reports = tuple(r for m in parts.made for r in step_reports(m.plan, m.descriptions))
     text, runtime = _text_of_parts(parts, problem, record, scope)
-    functions = parts.shared.functions
-    return _File(
-        text, runtime, record, functions, reports, parts=parts.facts, forwards=parts.forwards
-    )
+    file = _File(text, runtime, record, parts.shared.functions, reports)
+    return replace(file, parts=parts.facts, mode=parts.other_mode, forwards=parts.forwards)
 
 
 def _text_of_parts(

@@ -50,11 +50,17 @@ class ForwardNotes:
 
 @dataclass(frozen=True)
 class PartNotes:
-    """The same of submodules. name: of their new class.  paths: where they are."""
+    """The same of submodules. name: of their new class.  paths: where they are.  notes: of each
+    `forward`, by what it is for."""
 
     name: str
     paths: tuple[str, ...]
-    notes: ForwardNotes
+    notes: Mapping[str, ForwardNotes]
+
+    @property
+    def labels(self) -> list[str]:
+        """Whose each `forward` is, and what it is for."""
+        return [f"{self.name}, {label}" if label else self.name for label in self.notes]
 
 
 def header(problem: str, target: str, notes: Mapping[str, ForwardNotes]) -> list[str]:
@@ -77,18 +83,20 @@ def header_of_parts(
     problem: str, target: str, parts: Sequence[PartNotes], left: Sequence[str]
 ) -> list[str]:
     """The same where some submodules are new. left: what is not new, and why."""
+    labels = [label for part in parts for label in part.labels]
+    records = any("with gradients" in label for label in labels)
     return [
         f"ModelNew: {problem} with fused kernels for {target} in some of its submodules, {WRITTEN}",
         "",
         *(f"{part.name} is {', '.join(part.paths)}." for part in parts),
         "",
-        *_steps([part.notes for part in parts], [part.name for part in parts]),
+        *_steps([notes for part in parts for notes in part.notes.values()], labels),
         *left,
         "",
         "The constructor, the parameters and the results are the original's, and so is the code of "
         "Model, which stands here as it was written. These submodules have a new `forward`; where "
-        "its guard does not hold (other shapes, gradients, autocast, ...), it runs that of their "
-        "own class.",
+        f"its guard does not hold (other shapes, {'' if records else 'gradients, '}autocast, ...), "
+        "it runs that of their own class.",
         ORDER,
         "",
     ]

@@ -21,6 +21,7 @@ from fusewright.codegen.kernel_symbols import entry
 from fusewright.codegen.kernel_text import KernelText
 from fusewright.codegen.source_text import SourceText
 from fusewright.emit.dynamo_fast_path import CPU_MEMORY, CUDA_MEMORY, GUARD_HIT_IN_PYTHON
+from fusewright.emit.formatter import wrap
 from fusewright.emit.guard_condition import REASONS
 from fusewright.emit.guard_snapshot import LOOK_IN_PYTHON
 from fusewright.emit.runtime_snippets import SNIPPETS, Snippet
@@ -392,4 +393,4 @@ def _python_call(name: str) -> str:
 
 def _table(entries: dict[str, int]) -> str:
     inside = ", ".join(f'"{name}": {count}' for name, count in entries.items())
-    return f"_FUSEWRIGHT_KERNELS = {{{inside}}}"
+    return "\n".join(wrap(f"_FUSEWRIGHT_KERNELS = {{{inside}}}", 0))
