@@ -59,12 +59,12 @@ def _fusewright_choices():
 class _FusewrightGraphs(dict):
     """Kind of call -> how many there were, then their graph; a copy of the model has its own.
 
-    "last" -> what `_fusewright_again` knows of the last one.
+    "last" -> what `_fusewright_again` knows of one of these, whose `id` was that `before`.
     dropped: graphs that others took the place of. Each doubles the calls before there is a new one,
     so that calls that are always of another kind do not record all the time.
     """
 
-    dropped = 0
+    dropped = before = 0
 
     def __reduce__(self):
         return dict, ()
@@ -230,9 +230,9 @@ def _fusewright_replayed(model, steps, where, inputs, state, written=()):
     if written:
         _fusewright_increment_versions([state[k] for k in written])
     _FUSEWRIGHT_AT_ONCE[name] += 1
-    looked = model.__dict__.get("_fusewright_looked")
-    if looked:
-        graphs["last"] = looked[0], *graph.known(where[-1], stream, inputs, state, written)
+    in_a_row, graphs.before = graphs.before == id(graph), id(graph)
+    for saw in model.__dict__.get("_fusewright_looked", [])[: int(in_a_row)]:
+        graphs["last"] = saw, *graph.known(where[-1], stream, inputs, state, written)
     return made
 
 

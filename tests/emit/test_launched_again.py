@@ -394,3 +394,44 @@ def test_many_calls_leave_nothing_behind(recorded: Recorded) -> None:
         before,
         after,
     )
+
+
+def test_only_a_kind_of_call_in_a_row_is_known(recorded: Recorded) -> None:
+    """What others ask for in turn would be known anew at every call."""
+
+    class Graph:
+        known_times = 0
+
+        def __init__(self, *_: object) -> None:
+            self.lock = recorded.file["_FusewrightLock"]()
+
+        def run(self, inputs: object, stream: object) -> str:
+            return "made"
+
+        def known(self, *_: object) -> tuple[str]:
+            Graph.known_times += 1
+            return ("known",)
+
+    recorded.file["_FusewrightGraph"] = Graph
+    recorded.model.__dict__.pop("_fusewright_graphs")
+    state = tuple(one() for one in recorded.state)
+
+    def called(kind: Callable[..., str]) -> str:
+        replayed = recorded.file["_fusewright_replayed"]
+        made: str = replayed(recorded.model, kind, (4, 0), (recorded.x,), state)
+        return made
+
+    def one(*_: object) -> str:
+        return "one"
+
+    def other(*_: object) -> str:
+        return "other"
+
+    kinds = [one] * 3 + [other] * 3 + [one, other] * 5
+    made = [called(kind) for kind in kinds]
+    assert made == ["one"] * 2 + ["made"] + ["other"] * 2 + ["made"] * 11
+    assert Graph.known_times == 0
+    assert [called(one), called(one)] == ["made"] * 2
+    assert Graph.known_times == 1
+    graphs = recorded.model.__dict__["_fusewright_graphs"]
+    assert graphs["last"] == (recorded.model.__dict__["_fusewright_looked"][0], "known")

@@ -175,7 +175,7 @@ def test_modes_in_turn(both: Both) -> None:
 def test_a_call_like_the_last_one_needs_no_python(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both.settled()
+    both.settled(BEFORE + 1)
     module = sys.modules[both.kind.__module__]
     monkeypatch.setattr(module, "_fusewright_replayed", None)
     monkeypatch.setattr(module, "_fusewright_state", None)
