@@ -122,7 +122,7 @@ class Recorded:
         self.file: dict[str, Any] = {"__name__": "emitted"}
         exec(text, self.file)
         self.written = written(text)
-        self.file["_fusewright_empty_strided_cuda"] = torch._C._dynamo.guards._empty_strided_cpu
+        self.file["_fusewright_empty_strided_cuda"] = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
         bind = library.fusewright_function
         bind.restype = ctypes.py_object
         exec("def known():\n" + ANSWERS[Snippet.AGAIN].known + "\n    return known", self.file)
@@ -220,7 +220,7 @@ DIFFERENT: dict[str, Callable[[Recorded], object]] = {
     "a parameter's strides": lambda r: setattr(conv(r).weight, "data", cut(conv(r).weight.data)),
     "another buffer": lambda r: setattr(norm(r), "running_var", norm(r).running_var.clone()),
     "another submodule": lambda r: r.model.norms.__setitem__(1, nn.BatchNorm2d(8)),  # type: ignore
-    "one submodule less": lambda r: r.model.norms.__delitem__(2),  # type: ignore[operator]
+    "one submodule less": lambda r: r.model.norms.__delitem__(2),  # type: ignore[union-attr, operator]
     "one submodule more": lambda r: r.model.add_module("more", nn.ReLU()),
     "another class": lambda r: setattr(norm(r), "__class__", nn.BatchNorm1d),
     "another class of the model": lambda r: setattr(
@@ -290,7 +290,7 @@ class Function(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class Dispatch(TorchDispatchMode):
+class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
@@ -312,6 +312,19 @@ def full_precision() -> Iterator[None]:
     torch._C._set_fp32_precision_setter("cuda", "conv", before)
 
 
+@contextmanager
+def put_flag(owner: object, name: str, value: object) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, value)
+        yield
+
+
+@contextmanager
+def put_attention() -> Iterator[None]:
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        yield
+
+
 # Where a call is another one -> how one gets there.
 WITHIN: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "gradients": torch.enable_grad,
@@ -327,19 +340,6 @@ WITHIN: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "derivatives forward": torch.autograd.forward_ad.dual_level,
     "hooks of all modules": hooked,
 }
-
-
-@contextmanager
-def put_flag(owner: object, name: str, value: object) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, name, value)
-        yield
-
-
-@contextmanager
-def put_attention() -> Iterator[None]:
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        yield
 
 
 @pytest.mark.parametrize("where", WITHIN)
