@@ -21,18 +21,41 @@ def _fusewright_again(model, table, *inputs):
     return ()
 '''
 REPLAYED = '''
-from collections import Counter as _FusewrightCounter
-from threading import Lock as _FusewrightLock
+def _fusewright_lock():
+    import _thread
+
+    return _thread.allocate_lock()
+
+
+class _FusewrightCounts(dict):
+    """Nothing was counted of what is not there."""
+
+    def __missing__(self, key):
+        return 0
+
+
+class _FusewrightAtEnd:
+    """A block behind which a function is called, however it ends."""
+
+    def __init__(self, function, *given):
+        self.function, self.given = function, given
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.function(*self.given)
+
 
 # Of one model: how many graphs, calls of a kind before it has one, which part of the GPU's memory a
 # graph may keep.
 _FUSEWRIGHT_MOST_GRAPHS, _FUSEWRIGHT_CALLS_BEFORE, _FUSEWRIGHT_PART_OF_MEMORY = 8, 2, 64
-_FUSEWRIGHT_AT_ONCE = _FusewrightCounter()  # class -> calls that were launched at once
+_FUSEWRIGHT_AT_ONCE = _FusewrightCounts()  # class -> calls that were launched at once
 _FUSEWRIGHT_ONE_BY_ONE = {}  # class -> why a kind of call cannot be
 # Device and stream -> a stream to record on; the memory of what cuBLAS has for it, and of graphs;
 # these graphs. Others may tell cuBLAS to give its memory back, and it must not become another's.
 _FUSEWRIGHT_POOLS = {}
-_FUSEWRIGHT_RECORDS = _FusewrightLock()  # held by who records
+_FUSEWRIGHT_RECORDS = _fusewright_lock()  # held by who records
 # What says which routines PyTorch chooses, as far as this version has it: functions, arguments.
 _FUSEWRIGHT_CHOICES = [
     (getattr(torch._C, f"_get_{name}"), of)
@@ -91,7 +114,7 @@ class _FusewrightGraph:
         most = torch.cuda.get_device_properties(device).total_memory // _FUSEWRIGHT_PART_OF_MEMORY
         if torch.cuda.memory_reserved(device) - before > most:
             raise RuntimeError("what is between its steps is too much to be kept")
-        self.lock = _FusewrightLock()  # of who uses the tensors of the graph
+        self.lock = _fusewright_lock()  # of who uses the tensors of the graph
         self.alike = None
         self.taken = [(one.data_ptr(), one.nbytes) for one in self.inputs]
         self.given = [
@@ -119,25 +142,26 @@ class _FusewrightGraph:
         recording, memory = ctypes.c_void_p(side.cuda_stream), (device.index, pool)
         begin = torch._C._cuda_beginAllocateCurrentThreadToPool
         over = torch._C._cuda_endAllocateToPool
-        side.wait_stream(stream)
-        with torch.cuda.stream(side):
+
+        def ended():
+            self.graph = end(recording)
+            over(*memory)
+            if self.graph:
+                graph = ctypes.c_void_p(self.graph)
+                weakref.finalize(self, library.fusewright_forget, graph).atexit = False
+
+        side.wait_event(stream.record_event())
+        on_side = torch.cuda.stream(side)
+        with on_side:
             begin(device.index, kept)  # for good: what cuBLAS has for this stream lies there
-            try:
+            with _FusewrightAtEnd(over, device.index, kept):
                 one = torch.ones(8, 8, device=device)
                 torch.mm(one, one)
-            finally:
-                over(device.index, kept)
             begin(*memory)
             weakref.finalize(self, torch._C._cuda_releasePool, *memory).atexit = False
-            try:
+            with _FusewrightAtEnd(ended):
                 made = None if record(recording) else steps(*given)
-            finally:
-                self.graph = end(recording)
-                over(*memory)
-                graph = ctypes.c_void_p(self.graph)
-                if self.graph:
-                    weakref.finalize(self, library.fusewright_forget, graph).atexit = False
-        stream.wait_stream(side)
+        stream.wait_event(side.record_event())
         if not self.graph:
             raise RuntimeError("CUDA does not record one of its steps")
         return made
@@ -145,7 +169,7 @@ class _FusewrightGraph:
     def run(self, inputs, stream):
         """What the steps return for these."""
         copy = _fusewright_copy_bytes
-        for (place, size), tensor in zip(self.taken, inputs):
+        for (place, size), tensor in zip(self.taken, inputs, strict=True):
             copy(place, tensor.data_ptr(), size, stream)
         _fusewright_launch_graph(self.graph, stream)
         results = []
@@ -158,8 +182,8 @@ class _FusewrightGraph:
         """What `_fusewright_again` compares with a call, and what it needs to launch it."""
         given = *inputs, *state
         if self.alike is None or not self.alike(*given):
-            laid = [list(t.shape) for t in given], [list(t.stride()) for t in given]
-            laid = {f"dynamic_dims_{name}": of for name, of in zip(("sizes", "strides"), laid)}
+            sizes, strides = [list(t.shape) for t in given], [list(t.stride()) for t in given]
+            laid = {"dynamic_dims_sizes": sizes, "dynamic_dims_strides": strides}
             self.alike = _fusewright_dynamo_guards.TensorGuards(*given, **laid).check
         plain = *_FUSEWRIGHT_LOOKING_ON, torch.is_grad_enabled, torch.get_default_dtype
         plain += torch._C._cuda_getDevice, torch._C._cuda_isCurrentStreamCapturing
@@ -195,12 +219,26 @@ def _fusewright_graph(name, graphs, key, given):
         graphs.pop("last", None)
         graphs.dropped += 1
     graphs.pop(key, None)  # so that the graphs are in their own order
-    try:
+    graphs[key] = None
+    with _FusewrightOneByOne(name):
         graphs[key] = _FusewrightGraph(*given)
-    except Exception as error:  # whatever it is: its steps one by one do the same
-        _FUSEWRIGHT_ONE_BY_ONE.setdefault(name, {})[f"{error}".split("\\n")[0]] = 1
-        graphs[key] = None
     return graphs[key]
+
+
+class _FusewrightOneByOne:
+    """Notes why steps cannot be recorded, whatever it is: one by one they do the same."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _):
+        fails = kind is not None and issubclass(kind, Exception)
+        if fails:
+            _FUSEWRIGHT_ONE_BY_ONE.setdefault(self.name, {})[f"{error}".split("\\n")[0]] = 1
+        return fails
 
 
 def _fusewright_replayed(model, steps, where, inputs, state, written=()):
@@ -223,26 +261,15 @@ def _fusewright_replayed(model, steps, where, inputs, state, written=()):
         graph = _fusewright_graph(name, graphs, key, (steps, where, inputs, state))
     if graph is None or not graph.lock.acquire(blocking=False):
         return steps(*where, *inputs, *state)
-    try:
+    with _FusewrightAtEnd(graph.lock.release):
         made = graph.run(inputs, stream)
-    finally:
-        graph.lock.release()
     if written:
-        _fusewright_increment_versions([state[k] for k in written])
+        _fusewright_increment_version([state[k] for k in written])
     _FUSEWRIGHT_AT_ONCE[name] += 1
     in_a_row, graphs.before = graphs.before == id(graph), id(graph)
     for saw in model.__dict__.get("_fusewright_looked", [])[: int(in_a_row)]:
         graphs["last"] = saw, *graph.known(where[-1], stream, inputs, state, written)
     return made
-
-
-def _fusewright_increment_versions(tensors):
-    """Tells autograd that all of these were written to; older versions have to be told of each."""
-    try:
-        _fusewright_increment_version(tensors)
-    except TypeError:
-        for tensor in tensors:
-            _fusewright_increment_version(tensor)
 
 
 def _fusewright_launches(name):

@@ -81,7 +81,7 @@ def _fusewright_library():
 
 def _fusewright_build():
     """Bind the compiled kernels, and the C++ that answers the guard's busiest questions."""
-    global {answers}
+    {answers}
     import ctypes
 
     function = ctypes.PyDLL(str(_fusewright_library())).fusewright_function
@@ -133,7 +133,7 @@ ANSWERS: Mapping[Snippet, Answer] = MappingProxyType(
             """\
     known = "_fusewright_looked", "_fusewright_graphs", "last", "is_nested", "layout"
     known += torch.strided, torch.Tensor.data_ptr, _fusewright_empty_strided_cuda
-    known += _fusewright_increment_versions, False""",
+    known += _fusewright_increment_version, False""",
         ),
     }
 )
@@ -330,7 +330,7 @@ def _runtime(
         tools=language.tools,
         packages=language.packages,
         sources=language.sources,
-        answers=", ".join(answers),
+        answers=_declared(answers),
         bound="\n".join(bound),
     )
     building = [
@@ -352,6 +352,12 @@ def _runtime(
     ]
     support = "\n\n\n".join(p.strip("\n") for p in pieces if p)
     return Runtime(_string(name, source.kernels) if table else "", support)
+
+
+def _declared(names: Sequence[str]) -> str:
+    """These names as global ones, in lines that are not too long."""
+    lines = textwrap.wrap(", ".join(names), FLAGS_WIDTH)
+    return "\n    ".join(f"global {line.rstrip(',')}" for line in lines)
 
 
 def _string(name: str, text: str) -> str:

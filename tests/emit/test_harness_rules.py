@@ -13,7 +13,10 @@ import pytest
 import torch
 
 from fusewright.common.problem_file import load_problem
-from tests.support.emitting import EXAMPLES, emit_example
+from fusewright.emit.guard_condition import REASONS
+from fusewright.emit.guard_snapshot import LOOK_IN_PYTHON
+from fusewright.emit.runtime_snippets import SNIPPETS
+from tests.support.emitting import EXAMPLES, emit_example, emit_file
 from tests.support.folders import ROOT
 
 FORBIDDEN = (
@@ -31,6 +34,9 @@ FORBIDDEN = (
 )
 
 
+SUPPORT = {"reasons": REASONS, "look": LOOK_IN_PYTHON, **SNIPPETS}
+
+
 def without_comments(text: str) -> str:
     return "\n".join(line.split("#")[0].split("//")[0] for line in text.splitlines())
 
@@ -43,6 +49,22 @@ def test_static_rules(name: str, target: str, tmp_path: Path) -> None:
     assert [rule for rule in FORBIDDEN if re.search(rule, text)] == []
     assert re.search(r"load_inline|cpp_extension", text)
     assert ("__global__" in text) is target.startswith("sm_")
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", ["network_residual_stack", "network_transformer_block"])
+def test_networks_keep_the_rules(name: str, target: str, tmp_path: Path) -> None:
+    """Of which a GPU is launched all steps at once, and both modes have kernels."""
+    text = emit_file(ROOT / f"zoo/{name}.py", tmp_path, target).text
+    assert ("_fusewright_replayed(" in text) is target.startswith("sm_")
+    assert [rule for rule in FORBIDDEN if re.search(rule, without_comments(text))] == []
+
+
+@pytest.mark.parametrize("name", SUPPORT)
+def test_nothing_beside_kernels_breaks_a_rule(name: str) -> None:
+    """Whichever files have it."""
+    text = without_comments(SUPPORT[name])
+    assert [rule for rule in FORBIDDEN if re.search(rule, text)] == []
 
 
 def test_rules_find_what_they_should() -> None:

@@ -138,7 +138,7 @@ class Recorded:
         self.state = [*map(weakref.ref, state)]
         graph = self.graph = self.file["_FusewrightGraph"].__new__(self.file["_FusewrightGraph"])
         graph.inputs, graph.made = [torch.empty_like(self.x)], torch.empty_like(self.x)
-        graph.lock, graph.alike = self.file["_FusewrightLock"](), None
+        graph.lock, graph.alike = self.file["_fusewright_lock"](), None
         graph.taken = [(one.data_ptr(), one.nbytes) for one in graph.inputs]
         like = tuple(self.x.shape), self.x.stride(), self.x.dtype, 0
         graph.given = [(graph.made.data_ptr(), graph.made.nbytes, like)]
@@ -403,7 +403,7 @@ def test_only_a_kind_of_call_in_a_row_is_known(recorded: Recorded) -> None:
         known_times = 0
 
         def __init__(self, *_: object) -> None:
-            self.lock = recorded.file["_FusewrightLock"]()
+            self.lock = recorded.file["_fusewright_lock"]()
 
         def run(self, inputs: object, stream: object) -> str:
             return "made"

@@ -62,8 +62,8 @@ PLAIN = {
 }  # fmt: skip
 # What differs from the model that is launched at once, and why it cannot be.
 OTHERS: Mapping[str, Mapping[str, str]] = {
-    "one step": {"depth": "0", "last": "x = torch.relu(x)"},
-    "large results": {"depth": "1", "last": "x = x.repeat(64, 64, 1, 1)"},
+    "few steps": {"depth": "1"},
+    "large results": {"depth": "2", "last": "x = x.repeat(64, 64, 1, 1)"},
     "random numbers": {"dropout": "0.5", "last": "x = self.drop(x)"},
     "random numbers of attention": {
         "last": "x = nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.25)"
@@ -251,8 +251,9 @@ class Machine:
             fusewright_forget=lambda graph: self.says(f"forget {graph.value}"),
         )
         monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
-        stream = SimpleNamespace(cuda_stream=3, wait_stream=lambda _: None)
-        side = SimpleNamespace(cuda_stream=5, wait_stream=lambda _: None)
+        events = {"wait_event": lambda _: None, "record_event": lambda: None}
+        stream = SimpleNamespace(cuda_stream=3, **events)
+        side = SimpleNamespace(cuda_stream=5, **events)
         cuda = SimpleNamespace(
             current_stream=lambda _: stream,
             ExternalStream=lambda address, device: side,

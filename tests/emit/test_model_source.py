@@ -21,6 +21,7 @@ from fusewright.emit.python_text import literal
 from fusewright.emit.runtime import Runtime
 from fusewright.errors import CaptureFailed, UnusableProblem
 from tests.support.emitting import BY_HAND, EXAMPLES, SMALL, emit_example
+from tests.support.emitting import emit_file as emit_problem
 from tests.support.folders import ROOT
 
 KERNELS = "# ---- kernels of ModelNew, in the order of its steps "
@@ -374,6 +375,7 @@ def test_examples_are_as_ruff_wants_them(tmp_path: Path) -> None:
     for name in EXAMPLES:
         for target in TARGETS:
             emit_example(name, tmp_path, target)
+    emit_problem(ROOT / "zoo/network_residual_stack.py", tmp_path, "sm_90a")  # launched at once
     rules = ["--select", "E4,E7,E9,F,I,B,UP,SIM,PIE,RET,C4"]
     for command in (["format", "--check"], ["check", *rules]):
         done = subprocess.run(

@@ -196,7 +196,7 @@ def test_kernels_have_colours_and_numbers_of_their_own(show: Any, scheme: str) -
 def test_nodes_stand_apart_and_hold_their_text(show: Any) -> None:
     page = show("problem")
     boxes = page.execute_script(BOXES, "g.node .box")
-    assert len(boxes) == 8
+    assert len(boxes) == 9
     tops = [box[1] for box in boxes]
     assert tops == sorted(tops), "what is read stands above what reads it"
     for words in page.execute_script(BOXES, "g.node text"):

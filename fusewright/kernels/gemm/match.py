@@ -165,9 +165,12 @@ def product(graph: Graph, target: Target, rules: frozenset[str] = frozenset()) -
 
 
 def _joined(graph: Graph) -> frozenset[int]:
-    """The `id`s of nodes that a map or a reduction reads, or a view of them."""
-    nodes = toposort((*graph.inputs, *graph.roots))
-    return frozenset(id(base(a)) for n in nodes if n.row.computed for a in n.args)
+    """The `id`s of nodes that maps and reductions read, or views of them, and nothing else."""
+    nodes = [n for n in toposort((*graph.inputs, *graph.roots)) if n.row.kind != "view"]
+    elsewhere = [a for n in nodes if not n.row.computed for a in n.args]
+    elsewhere += [*graph.outputs, *(update.value for update in graph.updates)]
+    others = {id(base(a)) for a in elsewhere}
+    return frozenset(id(base(a)) for n in nodes if n.row.computed for a in n.args) - others
 
 
 def _left(n: Node, why: str, graph: Graph, beside: range) -> Node:

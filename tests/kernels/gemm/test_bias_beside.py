@@ -63,9 +63,18 @@ def test_with_so_many_rows(target: str, shape: str, beside: bool, tmp_path: Path
 
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
-def test_only_where_a_kernel_reads_the_result(target: str, tmp_path: Path) -> None:
-    """A kernel that did nothing else would cost more than the bias."""
-    shown = "(self.first(x), torch.relu(x))"
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "(self.first(x), torch.relu(x))",
+        "(lambda y: (y, torch.relu(y)))(self.first(x))",
+        "(lambda y: torch.relu(y).sum() + torch.linalg.inv(y.mT @ y))(self.first(x))",
+    ],
+)
+def test_only_where_nothing_but_kernels_reads_the_result(
+    target: str, shown: str, tmp_path: Path
+) -> None:
+    """What has to be there with its bias would be written once more."""
     assert "first_bias" in called(tmp_path, target, result=shown)
 
 
