@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TypeVar
 
+from fusewright.frontend.library_calls import is_float32_contraction
 from fusewright.fusion.planner import Kernel, Step
 from fusewright.ir.graph import Graph, origin_of
 from fusewright.ir.origin import Origin
@@ -39,10 +40,12 @@ def origins_line(steps: Sequence[Step], graph: Graph, calls: Calls) -> str:
 
 
 def _origins(step: Step, graph: Graph) -> tuple[Origin, ...]:
-    """Where its nodes come from, each once."""
+    """Where its nodes come from, each once; a layer whose bias it only adds is PyTorch's."""
     members = step.members if isinstance(step, Kernel) else (step.node,)
-    found = (origin for m in members if (origin := origin_of(graph, m)))
-    return tuple(dict.fromkeys(found))
+    found = [origin for m in members if (origin := origin_of(graph, m))]
+    read = step.leaves if isinstance(step, Kernel) else ()
+    products = {origin_of(graph, n) for n in read if is_float32_contraction(n)}
+    return tuple(dict.fromkeys([o for o in found if o not in products] or found))
 
 
 def _without_numbers(origin: Origin) -> Origin:

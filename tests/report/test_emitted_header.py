@@ -67,7 +67,7 @@ def test_several_forwards() -> None:
 
 
 def test_submodules() -> None:
-    parts = [PartNotes("FusedPart", ("a", "b"), ForwardNotes(ROWS[1:], REMARKS))]
+    parts = [PartNotes("FusedPart", ("a", "b"), {"": ForwardNotes(ROWS[1:], REMARKS)})]
     left = ["  left as written: the model: " + "why " * 60 + "end"]
     found = read(header_of_parts("x.py", "cpu", parts, left), ROWS[1].name, "x12")
     assert (found.problem, found.target) == ("x.py", "cpu")

@@ -51,9 +51,11 @@ def test_each_place_is_in_its_step() -> None:
     graph = graph_of(Residual(), torch.randn(4, 8), torch.randn(4, 2, 4))
     steps = {name: node.step for name, node in named(graph).items()}
     assert steps["tanh"] == steps["add"], "one kernel"
-    assert len({steps[name] for name in ("self.norm", "self.up", "tanh")}) == 3
-    kinds = [graph.steps[steps[name] or 0].kind for name in ("self.norm", "self.up", "add")]
-    assert kinds == ["fused", "library", "fused"]
+    assert steps["self.norm"] != steps["tanh"]
+    ups = [node.step for node in graph.nodes if node.name == "self.up"]
+    kinds = [graph.steps[step or 0].kind for step in (steps["self.norm"], *ups, steps["add"])]
+    assert kinds == ["fused", "library", "fused", "fused"]
+    assert ups[1] == steps["tanh"], "its bias is added there"
     assert graph.row_of == (0, 1, 2)
     assert named(graph)["self.norm"].operators[0] == "mean"
 
