@@ -38,10 +38,15 @@ def _fusewright_cache_guard(key, *tensors):
     cache = _FUSEWRIGHT_GUARD_CACHE[torch.is_grad_enabled()]
     known = torch.__version__ >= "2.2" and torch.__version__ < "2.16.dev0"
     if known and key not in cache and len(cache) < 64:
-        sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
-        laid = {"dynamic_dims_sizes": sizes, "dynamic_dims_strides": strides}
-        cache[key] = _fusewright_dynamo_guards.TensorGuards(*tensors, **laid).check
+        cache[key] = _fusewright_test_of(*tensors)
     return True
+
+
+def _fusewright_test_of(*tensors):
+    """PyTorch's test for tensors like these."""
+    sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+    laid = {"dynamic_dims_sizes": sizes, "dynamic_dims_strides": strides}
+    return _fusewright_dynamo_guards.TensorGuards(*tensors, **laid).check
 '''
 # Before the kernels are built.
 GUARD_HIT = f'''{_CACHE}

@@ -363,23 +363,23 @@ def _methods(new: GeneratedForward, signature: str, returns: str) -> list[str]:
     records = f"if _fusewright_records({', '.join(['self', *[new.call] * bool(new.call)])}):"
     for suffix, one in new.modes:
         name, operator, called = f"forward{suffix}", one.operator, one
-        before, again, last = list[str](), list[str](), list[str]()
+        before, recorded, again = list[str](), list[str](), list[str]()
         if other and not suffix:
             before.append(f"if {'' if other.training else 'not '}self.training:")
             before.append(f"    return self.{other.method}({new.call})")
         if one.recorded:
-            again = [records, f"    return self.{name}_with_gradients({new.call})"]
+            recorded = [records, f"    return self.{name}_with_gradients({new.call})"]
         lines += [""] * bool(lines)
         if one.steps:
             called = replace(one, statements=tuple(one.steps.called(suffix)))
-            last = one.steps.again(own)
+            again = one.steps.again(own)
         if operator:
-            asked = [*operator.traced(suffix, own, original), *again, *last]
+            asked = [*operator.traced(suffix, own, original), *recorded, *again]
             lines += _method(name, called, new, signature, returns, before, asked)
         else:
             traced = f"if _fusewright_compiling() and _fusewright_traced({own}):"
-            before += [traced, f"    {original}", *again]
-            lines += _method(name, called, new, signature, returns, before, last)
+            before += [traced, f"    {original}", *recorded]
+            lines += _method(name, called, new, signature, returns, before, again)
         further = [one.steps.method(suffix, one.statements)] if one.steps else []
         for more in (*further, *([operator.tensors(suffix)] if operator else [])):
             lines += ["", *(part for line in more for part in _wrapped(line))]

@@ -67,8 +67,9 @@ def _fusewright_rows(modules, facts, keys, empty, tensors):
     yield [n for at, name, child, *of in modules for n in (id(at), id(name), child, *map(id, of))]
     known = [(place(at), id(name), *map(id, of)) for at, name, *of in facts]
     yield [n for row in known for n in (*row, 0)[:3]]
-    every = [(id(at), [*map(id, names), 0]) for at, names in keys]
-    yield [n for at, names in every for k, name in enumerate(names) for n in (at * (not k), name)]
+    behind = [(id(at), [*map(id, names), 0]) for at, names in keys]
+    pairs = [(0 if k else at, name) for at, names in behind for k, name in enumerate(names)]
+    yield [n for pair in pairs for n in pair]
     yield [*map(id, empty)]
     yield [n for at, name, tensor in tensors for n in (place(at), id(name), tensor)]
 

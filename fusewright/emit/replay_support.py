@@ -182,9 +182,7 @@ class _FusewrightGraph:
         """What `_fusewright_again` compares with a call, and what it needs to launch it."""
         given = *inputs, *state
         if self.alike is None or not self.alike(*given):
-            sizes, strides = [list(t.shape) for t in given], [list(t.stride()) for t in given]
-            laid = {"dynamic_dims_sizes": sizes, "dynamic_dims_strides": strides}
-            self.alike = _fusewright_dynamo_guards.TensorGuards(*given, **laid).check
+            self.alike = _fusewright_test_of(*given)
         plain = *_FUSEWRIGHT_LOOKING_ON, torch.is_grad_enabled, torch.get_default_dtype
         plain += torch._C._cuda_getDevice, torch._C._cuda_isCurrentStreamCapturing
         asked = [*_FUSEWRIGHT_CHOICES, *((ask, ()) for ask in plain)]
@@ -266,9 +264,10 @@ def _fusewright_replayed(model, steps, where, inputs, state, written=()):
     if written:
         _fusewright_increment_version([state[k] for k in written])
     _FUSEWRIGHT_AT_ONCE[name] += 1
-    in_a_row, graphs.before = graphs.before == id(graph), id(graph)
-    for saw in model.__dict__.get("_fusewright_looked", [])[: int(in_a_row)]:
-        graphs["last"] = saw, *graph.known(where[-1], stream, inputs, state, written)
+    for saw in model.__dict__.get("_fusewright_looked", [])[:1]:
+        if graphs.before == id(graph):  # calls of this kind in a row
+            graphs["last"] = saw, *graph.known(where[-1], stream, inputs, state, written)
+    graphs.before = id(graph)
     return made
 
 

@@ -15,6 +15,15 @@ from fusewright.targets.target import Target
 
 
 @dataclass(frozen=True)
+class LaunchedAgain:
+    """How `forward` asks for the results of a call that is as an earlier one. text: gives them, or
+    nothing.  results: the variable that they are bound to."""
+
+    text: str
+    results: str
+
+
+@dataclass(frozen=True)
 class StepsFunction:
     """The steps of a `forward`, whose results lie in memory that nobody else sees.
 
@@ -22,8 +31,8 @@ class StepsFunction:
     arguments.  state: the variables of the model's tensors.  held: in place of these, the one of a
     tuple of them, or "".  made: the variables of the tensors that it returns.  packed: the result
     of `forward`, made of these.  written: the positions of the tensors of the model that it
-    changes.  replayed: where calls that come back are launched at once: the text that does so where
-    all is as it was, and binds the results to a name; else "".
+    changes.  replayed: where calls that come back are launched at once: how one does so where all
+    is as it was; else None.
     """
 
     where: tuple[str, ...]
@@ -33,7 +42,7 @@ class StepsFunction:
     made: tuple[str, ...]
     packed: str
     written: tuple[int, ...] = ()
-    replayed: str = ""
+    replayed: LaunchedAgain | None = None
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -53,11 +62,12 @@ class StepsFunction:
         counted = [
             f"{counts}[{own}] += 1" for counts in ("_FUSEWRIGHT_CALLS", "_FUSEWRIGHT_AT_ONCE")
         ]
-        made, name = ", ".join(self.made), self.replayed.partition(" ")[0]
+        text, results = self.replayed.text, self.replayed.results
+        bound = f"[{', '.join(self.made)}] = {results}"
         return [
             "# As at an earlier call, in everything: it is launched at once.",
-            f"if {self.replayed}:",
-            *(f"    {line}" for line in (*counted, f"[{made}] = {name}", f"return {self.packed}")),
+            f"if {results} := {text}:",
+            *(f"    {line}" for line in (*counted, bound, f"return {self.packed}")),
         ]
 
     def called(self, mode: str) -> list[str]:
@@ -105,17 +115,16 @@ def steps_function(
         tuple(made),
         packed,
         _written(captured, guard),
-        _again(guard) if guard.replayed else "",
+        _again(guard) if guard.replayed else None,
     )
 
 
-def _again(guard: ForwardGuard) -> str:
-    """The text that gives what an earlier call is launched again for, or nothing; what C++ does not
-    look at comes first."""
+def _again(guard: ForwardGuard) -> LaunchedAgain:
+    """Asks C++; what that does not look at comes first."""
     assert guard.table is not None, "who is launched at once is compared as a whole"
     given = ", ".join(["self", guard.table.function, *guard.inputs])
     text = " and ".join([*guard.others, f"{Snippet.AGAIN}({given})"])
-    return f"{guard.names.fresh('results')} := {f'({text})' if guard.others else text}"
+    return LaunchedAgain(f"({text})" if guard.others else text, guard.names.fresh("results"))
 
 
 def _written(captured: Captured, guard: ForwardGuard) -> tuple[int, ...]:

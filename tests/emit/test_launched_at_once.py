@@ -216,6 +216,18 @@ def test_calls_that_are_always_of_another_kind_are_not_recorded(support: dict[st
     assert len(graphs) <= 65
 
 
+def test_what_is_known_of_a_graph_goes_when_one_is_dropped(support: dict[str, Any]) -> None:
+    """It may be of that one, whose memory it would keep."""
+    graphs = support["_FusewrightGraphs"]()
+    for key in range(8):
+        calls(support, graphs, key, 3)
+    graphs["last"] = "known"
+    calls(support, graphs, 7, 3)
+    assert "last" in graphs
+    calls(support, graphs, 8, 3)
+    assert "last" not in graphs
+
+
 def test_what_cannot_be_recorded_is_said_once(support: dict[str, Any]) -> None:
     graphs = support["_FusewrightGraphs"]()
     assert calls(support, graphs, "fails", 3) == [False] * 3

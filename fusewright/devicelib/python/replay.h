@@ -1,6 +1,5 @@
 // The steps of a forward as a CUDA graph: what records it, and the calls that are launched at once. It stands behind
 // calls.h.
-#include <cstring>
 #include <vector>
 
 extern "C" {
