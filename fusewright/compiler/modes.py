@@ -91,6 +91,13 @@ class InModes:
             comments |= made.comments(module, self.shared)
         return tuple(replace(text, notes=comments[text.name]) for text in self.shared.functions)
 
+    def alone(self, why: str) -> InModes:
+        """The same in its own mode only. why: what stopped all else that was made."""
+        unrecorded = {**self.unrecorded, **({self.name: why} if self.recorded else {})}
+        return InModes(
+            self.name, self.first, why=why if self.second else self.why, unrecorded=unrecorded
+        )
+
     def notes(self, functions: Mapping[str, str]) -> dict[str, ForwardNotes]:
         """What the header of the emitted file says of each `forward`, by what it is for.
 

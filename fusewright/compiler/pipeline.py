@@ -463,7 +463,7 @@ def make_parts(
         try:
             code_in_modes(modes, child, own)
         except CaptureFailed as error:  # its own mode can be written
-            modes = replace(in_its_mode(child, made), why=str(error))
+            modes = modes.alone(str(error))
         parts.append(Part(names.fresh(f"Fused{kind}"), modes))
         return parts[-1]
 

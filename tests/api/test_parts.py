@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import fusewright
+from fusewright.compiler import pipeline
+from fusewright.compiler.modes import InModes
+from fusewright.errors import CaptureFailed
 
 pytestmark = [pytest.mark.compiler, pytest.mark.filterwarnings("error:.*runs its original forward")]
 
@@ -116,3 +119,22 @@ def test_gradients(training: bool) -> None:
             assert right is not None
             scale = max(right.abs().max().item(), 1.0)
             torch.testing.assert_close(mine.double(), right, rtol=1e-3, atol=1e-4 * scale)
+
+
+@torch.no_grad()
+def test_what_else_was_made_and_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part keeps its own mode, and the record says of all else what stopped it."""
+    writes = pipeline.code_in_modes
+
+    def fails(modes: InModes, *given: Any) -> Any:
+        if len(modes.made) > 1:
+            raise CaptureFailed("no name for a class")
+        return writes(modes, *given)
+
+    monkeypatch.setattr(pipeline, "code_in_modes", fails)
+    faster = fused(Branching().train(), drawn(), gradients=True)
+    said = faster.fusewright.explain()
+    assert "in eval mode as written: no name for a class" in said
+    assert said.count("with gradients as written: no name for a class") == 2, "of both classes"
+    faster(drawn())
+    assert calls(faster) == 3
