@@ -5,7 +5,8 @@
 The joined tensor becomes a call that computes nothing: its memory is there before its pieces, and
 each of those lies in it (`Placement.inside`). Only where
 somebody needs the joined tensor in memory, and a piece would be stored anyway; and where one cat
-begins as another does (of all layers before this one): both are read from the same memory then.
+begins as another does, or begins with it (`x = cat([x, layer(x)])`): all of them are read from the
+same memory then.
 """
 
 from __future__ import annotations
@@ -51,22 +52,36 @@ def joint(graph: Graph, target: Target) -> Graph:
     while target.language in LANGUAGES:
         maps = SinkableMaps(graph, PRICES[target.language])
         found = [j for n in maps.nodes if (j := _joined(n))]
-        wanted = next((j for j in found if _worth(j, maps)), None)
-        family = [wanted] if wanted else _growing(found, maps)
+        family = _growing(_opened(found, maps), maps)
+        family = family or [j for j in found if _worth(j, maps)][:1]
         if not family:
             break
         graph = _written(graph, family, maps)
     return graph
 
 
+def _opened(found: Sequence[Concat], maps: SinkableMaps) -> list[Concat]:
+    """The same, arguments first: a cat that begins with one that only kernels read begins with
+    that one's pieces."""
+    opened: dict[int, Concat] = {}
+    for j in found:
+        first = opened.get(id(j.pieces[0]))
+        if first and first.dim == j.dim and j.starts[0] == 0 and maps.inner(first.whole):
+            pieces, starts = first.pieces + j.pieces[1:], first.starts + j.starts[1:]
+            j = Concat(j.whole, j.dim, pieces, starts)
+        opened[id(j.whole)] = j
+    return list(opened.values())
+
+
 def _growing(found: Sequence[Concat], maps: SinkableMaps) -> list[Concat]:
     """A cat behind those that it goes on from, if there are any; only kernels read these."""
     for whole in sorted(found, key=lambda j: -len(j.pieces)):
-        inner = (j for j in found if j.dim == whole.dim and maps.inner(j.whole))
-        begun = [j for j in inner if j.pieces == whole.pieces[: len(j.pieces)]]
+        others = [j for j in found if j.dim == whole.dim and j is not whole]
+        begun = [j for j in others if j.pieces == whole.pieces[: len(j.pieces)]]
+        inner = [j for j in begun if maps.inner(j.whole)]
         copied = sum(not _writes(whole, p, maps) for p in whole.pieces)
-        if len(begun) > 1 and begun.count(whole) and copied <= 1:
-            return [whole, *(j for j in begun if j is not whole)]
+        if inner and copied <= 1:
+            return [whole, *inner]
     return []
 
 
@@ -130,10 +145,15 @@ def _written(graph: Graph, family: Sequence[Concat], maps: SinkableMaps) -> Grap
     here = {id(p) for p in found.pieces if _writes(found, p, maps)}
     wholes = {id(j.whole): j for j in family}
     new: dict[int, Node] = {}
+    copied: dict[int, Node] = {}
 
     def piece(p: Node) -> Node:
         made = new[id(p)]
-        return made if id(p) in here else _inside(copy(TensorExpr(made)).node, found, starts[id(p)])
+        if id(p) in here:
+            return made
+        if id(p) not in copied:
+            copied[id(p)] = _inside(copy(TensorExpr(made)).node, found, starts[id(p)])
+        return copied[id(p)]
 
     def change(old: Node, n: Node) -> Node:
         made = _inside(n, found, starts[id(old)]) if id(old) in here else n

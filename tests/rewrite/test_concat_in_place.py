@@ -48,9 +48,11 @@ ROWS = {
              (5, 24), 24, 0),
     "odd": ("torch.cat([{n}(x), {n}(y)], -1)", (5, 46), 23, 0),
     "twice": ("(lambda a: torch.cat([a, a], -1))({n}(x))", (5, 48), 24, 0),
-    "nested": ("torch.cat([torch.cat([{n}(x), {n}(y)], 1), {n}(x - y)], 1)", (5, 24), 24, 4),
+    "nested": ("torch.cat([torch.cat([{n}(x), {n}(y)], 1), {n}(x - y)], 1)", (5, 24), 24, 3),
     "growing": ("(lambda a, b, c: (torch.cat([a, b], 1) * 2).amax(1) + torch.cat([a, b, c], 1)"
                 ".tanh().amax(1))({n}(x), {n}(y).exp(), {n}(x - y))", (5, 24), 24, 4),
+    "growing further": ("(lambda a, b: (lambda i: torch.cat([i * 1, b], 1) + i.amax(1, True))(torch.cat("
+                        "[a, y.exp()], 1)))({n}(x), {n}(x - y))", (5, 24), 24, 4),
     "overwritten": ("(lambda a, b: torch.cat([a, b], 1).flip(-1).relu() + torch.cat([a, b, a], 1)"
                     "[:, :16])({n}(x), {n}(y))", (5, 24), 24, 2),
 }  # fmt: skip
@@ -151,6 +153,33 @@ class Layers(nn.Module):
         return self.norms[4](torch.cat(found, 1)).relu()  # type: ignore[no-any-return]
 
 
+class GrowingLayers(nn.Module):
+    """The same, each joined to what all before it were joined to; the last of them is returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(64 + 32 * k, 32, 3, padding=1) for k in range(4))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(64 + 32 * k) for k in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            x = torch.cat([x, layer(norm(x).relu()).relu()], 1)
+        return x
+
+
+class GrowingImages(nn.Module):
+    """Convolutions that read what is joined as it lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(64 + 32 * k, 32, 3, padding=1) for k in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.cat([x, layer(x).relu()], 1)
+        return x
+
+
 class Rows(nn.Module):
     """Two linear layers side by side, read by a third, and returned."""
 
@@ -172,6 +201,9 @@ LARGE = {
     "trained skips": (lambda: Skips().train(), (32, 64, 56, 56), 2),
     "layers": (Layers, (32, 64, 112, 112), 8),
     "trained layers": (lambda: Layers().train(), (32, 64, 112, 112), 8),
+    "growing layers": (GrowingLayers, (32, 64, 112, 112), 8),
+    "trained growing layers": (lambda: GrowingLayers().train(), (32, 64, 112, 112), 8),
+    "growing images": (GrowingImages, (32, 64, 112, 112), 6),
     "rows": (Rows, (4096, 512), 2),
 }
 
