@@ -1,6 +1,6 @@
 """Convolution kernels with their tails -> a Markdown table of times and errors beside PyTorch's.
 
-python bench/convolution.py [--dtype bfloat16 | --full] [--arch sm_80] [--only NUMBER]
+python bench/convolution.py [--dtype bfloat16 | --full] [--arch sm_80] [--only NUMBER ...]
     [--all-chunks] [--no-compile]
 
 Needs an NVIDIA H100 or H200, nvcc and torch; kernels of sm_80 run on any GPU since Ampere. Every
@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 from product import FLUSH_BYTES, PAUSE_S, median_ms  # noqa: E402
 
-from fusewright.kernels.conv.variants import FLOAT32_RATE  # noqa: E402
+from fusewright.kernels.conv.variants import FEW_CHANNELS, FLOAT32_WIDTHS  # noqa: E402
 from tests.support import conv_subjects as convolutions  # noqa: E402
 from tests.support.conv_subjects import (  # noqa: E402
     BETWEEN,
@@ -50,6 +50,7 @@ KERNELS = (
 )  # fmt: skip
 TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 COPIED_BYTES = 1 << 30
+MOST_FEW = 3 * FEW_CHANNELS  # channels for which full float32 is tried with narrow tiles
 
 
 def same(*pads: int) -> tuple[tuple[int, int], ...]:
@@ -66,6 +67,12 @@ JOBS: tuple[tuple[Problem, str], ...] = (
     (Problem(48, 12, 40, (24, 56, 56), (3, 3, 3)), "copy"),
     (Problem(64, 96, 48, (96, 96), (4, 4), (2, 2), same(1, 1), transposed=True), "bias_relu"),
     (Problem(24, 48, 48, (12, 28, 28), (3, 3, 3), (2, 2, 2), transposed=True), "bias_relu"),
+    # Few channels: those of one tile, half a tile, and one and a half.
+    (Problem(16, 64, 32, (56, 56), (3, 3), pad=same(1, 1)), "copy"),
+    (Problem(16, 224, 32, (56, 56), (3, 3), pad=same(1, 1)), "copy"),
+    (Problem(32, 48, 16, (112, 112), (3, 3), pad=same(1, 1)), "bias_relu"),
+    (Problem(4, 32, 24, (32, 48, 48), (3, 3, 3), pad=same(1, 1, 1)), "bias_relu"),
+    (Problem(16, 256, 96, (28, 28), (3, 3), pad=same(1, 1)), "copy"),
 )
 
 
@@ -101,7 +108,8 @@ def layer(problem: Problem, body: str, dtype: torch.dtype) -> Layer:
 def variants(
     problem: Problem, body: str, all_chunks: bool, dtype: torch.dtype, full: bool
 ) -> Iterator[Subject]:
-    sizes = [(width, 1) for width in (FLOAT32_RATE if full else WIDTHS)]
+    sizes = [(width, 1) for width in (FLOAT32_WIDTHS if full else WIDTHS)]
+    few = problem.out_channels <= MOST_FEW and not problem.transposed
     vector = 4 if prod(problem.out_size) % 4 == 0 else 1
     for chunk in CHUNKS if all_chunks else (problem.chunk(),):
         for width, blocks in sizes if full else (*sizes, (64, 2)):
@@ -109,6 +117,8 @@ def variants(
                 together = problem.together
                 parts = 2 if full else 1
                 yield Subject(body, width, swapped, vector, chunk, blocks, together, dtype, parts)
+        if full and few:
+            yield Subject(body, FEW_CHANNELS, True, vector, chunk, dtype=dtype, parts=2)
         more = OWN_PHASES if problem.transposed else BETWEEN
         for width, swapped, blocks in sorted({(s.width, s.swapped, s.blocks) for s in more}):
             if not full:
@@ -206,7 +216,7 @@ def name_of(subject: Subject) -> str:
     side = "channels" if subject.swapped else "pixels"
     blocks = ""
     if subject.blocks > 1:
-        blocks = ", two blocks" if subject.width == 64 else ", groups own tiles"
+        blocks = ", two blocks" if subject.width <= 64 else ", groups own tiles"
     return f"{subject.width} {side} wide, chunk {subject.chunk}{blocks}"
 
 
@@ -220,7 +230,7 @@ def main() -> int:
     options.add_argument("--dtype", choices=tuple(TYPES), default="float32")
     options.add_argument("--arch", choices=tuple(PARTS), default="sm_90a", help="whose kernels")
     options.add_argument("--full", action="store_true", help="float32 without TF32")
-    options.add_argument("--only", type=int, metavar="NUMBER", help="this job alone, from 1")
+    options.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="jobs, from 1")
     options.add_argument("--all-chunks", action="store_true", help="also those that waste channels")
     options.add_argument("--no-compile", action="store_true", help="eager is the baseline")
     given = options.parse_args()
@@ -229,7 +239,7 @@ def main() -> int:
         print(f"bench/convolution.py needs a GPU that runs {given.arch}: run it where one is.")
         return 3
     scratch = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    jobs = JOBS if given.only is None else JOBS[given.only - 1 : given.only]
+    jobs = tuple(JOBS[number - 1] for number in given.only or range(1, 1 + len(JOBS)))
     dtype, chunks = TYPES[given.dtype], given.all_chunks
     full = given.full
     torch.backends.cudnn.allow_tf32 = not full

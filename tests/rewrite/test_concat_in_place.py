@@ -51,8 +51,8 @@ ROWS = {
     "nested": ("torch.cat([torch.cat([{n}(x), {n}(y)], 1), {n}(x - y)], 1)", (5, 24), 24, 3),
     "growing": ("(lambda a, b, c: (torch.cat([a, b], 1) * 2).amax(1) + torch.cat([a, b, c], 1)"
                 ".tanh().amax(1))({n}(x), {n}(y).exp(), {n}(x - y))", (5, 24), 24, 4),
-    "growing further": ("(lambda a, b: (lambda i: torch.cat([i * 1, b], 1) + i.amax(1, True))(torch.cat("
-                        "[a, y.exp()], 1)))({n}(x), {n}(x - y))", (5, 24), 24, 4),
+    "further": ("(lambda a, b: (lambda i: torch.cat([i * 1, b], 1) + i.amax(1, True))("
+                "torch.cat([a, y.exp()], 1)))({n}(x), {n}(x - y))", (5, 24), 24, 4),
     "overwritten": ("(lambda a, b: torch.cat([a, b], 1).flip(-1).relu() + torch.cat([a, b, a], 1)"
                     "[:, :16])({n}(x), {n}(y))", (5, 24), 24, 2),
 }  # fmt: skip

@@ -20,7 +20,12 @@ from torch.nn import functional
 
 from fusewright.codegen.device_library import select_sections
 from fusewright.kernels.conv.subpixel_phases import SubpixelPhases, phases
-from fusewright.kernels.conv.variants import CONV_PINGPONG, FLOAT32_RATE, TRANSPOSED_PINGPONG
+from fusewright.kernels.conv.variants import (
+    CONV_PINGPONG,
+    FEW_CHANNELS,
+    FLOAT32_WIDTHS,
+    TRANSPOSED_PINGPONG,
+)
 from tests.support import gemm_subjects as subjects
 from tests.support.gemm_half_subjects import KINDS
 from tests.support.gemm_subjects import PARTS, Library
@@ -175,6 +180,13 @@ BETWEEN = tuple(
     for width, swapped in ((96, True), (160, True), (160, False), (224, True), (224, False))
     for chunk, vector in ((16, 1), (64, 1), (64, 4))
 )
+# The same for few channels, where blocks share a processor or not.
+FEW = tuple(
+    Subject(("bias_relu", "copy")[vector == 1], FEW_CHANNELS, True, vector, chunk, blocks)
+    for blocks in (1, 2)
+    for chunk, vector in ((16, 1), (32, 4), (64, 1), (64, 4))
+)
+BETWEEN += tuple(s for s in FEW if s.blocks == 2)
 BETWEEN += tuple(
     Subject(("bias_relu", "copy")[vector == 1], width, swapped, vector, chunk, 2)
     for width, swapped in (*CONV_PINGPONG, *TRANSPOSED_PINGPONG)
@@ -187,7 +199,10 @@ OWN_PHASES = tuple(
     for vector in (1, 4)
 )
 HALF_BETWEEN = tuple(
-    replace(s, dtype=dtype) for dtype in KINDS for s in BETWEEN if s.swapped and s.blocks == 1
+    replace(s, dtype=dtype)
+    for dtype in KINDS
+    for s in BETWEEN
+    if s.swapped and (s.blocks == 1 or s.width == FEW_CHANNELS)
 )
 
 
@@ -236,8 +251,9 @@ HALVES = tuple(
 FULL = tuple(
     replace(s, parts=2)
     for s in (*SCHEDULES, *EXTRAS, *TRANSPOSED)
-    if s.width in FLOAT32_RATE and s.blocks == 1
+    if s.width in FLOAT32_WIDTHS and s.blocks == 1
 )
+FULL += tuple(replace(s, parts=2) for s in FEW if s.blocks == 1)
 
 # Pixels of cells as channels, which only packing knows of: every chunk, of every class.
 CELLS = tuple(
@@ -252,10 +268,15 @@ JOINED = tuple(
     replace(s, joined=True, dtype=dtype, parts=parts)
     for dtype, parts in ((torch.float32, 1), (torch.float32, 2), (torch.bfloat16, 1))
     for s in (*SCHEDULES, *(EXTRAS if dtype is torch.float32 and parts == 1 else ()))
-    if parts == 1 or (s.width in FLOAT32_RATE and s.blocks == 1)
+    if parts == 1 or (s.width in FLOAT32_WIDTHS and s.blocks == 1)
     if s.chunk == 64 or (s.width == 128 and dtype is torch.float32 and parts == 1)
 )
-JOINED += tuple(replace(s, joined=True) for s in BETWEEN if s.chunk == 64 and s.blocks == 1)
+JOINED += tuple(
+    replace(s, joined=True)
+    for s in BETWEEN
+    if s.chunk == 64 and (s.blocks == 1 or s.width == FEW_CHANNELS)
+)
+JOINED += tuple(replace(s, joined=True, parts=2) for s in FEW if s.chunk == 64 and s.blocks == 1)
 
 
 def source(some: Iterable[Subject], arch: str = "sm_90a") -> str:

@@ -52,8 +52,8 @@ def tile_of(
     reduction: Reduction,
     images: Literal["single", "multi"] = "single",
 ) -> ConvTile:
-    """The tile of a shape. Two blocks have registers for tiles of the least width."""
-    narrow = shape.width == min(WIDTHS) and not shape.is_pingpong
+    """The tile of a shape. Two blocks have registers for narrow tiles."""
+    narrow = shape.width <= min(WIDTHS) and not shape.is_pingpong
     return ConvTile(
         shape.width,
         shape.swap_operands,

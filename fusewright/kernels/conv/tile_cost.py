@@ -39,5 +39,5 @@ class ConvCost(TileCost[ConvTile]):
         if tile.images == "single":
             return products
         share = (SPLIT_ROWS if tile.swap_operands else tile.width) / self.columns
-        each = SHARED_CROSSING if tile.width == SHARED_WIDTH else CROSSING
+        each = SHARED_CROSSING if tile.width <= SHARED_WIDTH else CROSSING
         return products + max(1, rounds * share) * each / self.steps

@@ -26,7 +26,12 @@ from fusewright.targets.arch import Arch
 
 # TFLOP/s by the width of a tile in full float32, whose sums take three times the registers: a
 # prediction.
-FLOAT32_RATE = {64: 130, 128: 200}
+FLOAT32_RATE = {32: 75, 64: 130, 128: 200}
+FLOAT32_WIDTHS = (64, 128)
+# [swap_operands] more widths of tiles, where columns are pixels and where they are channels. The
+# least is for as few channels: a wider tile would fetch weights that are not there.
+FEW_CHANNELS = 32
+BETWEEN = ((160, 224), (FEW_CHANNELS, 96, 160, 224))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +112,14 @@ CONV_FLOAT32 = replace(
     numeric=FULL_FLOAT32,
     why=GEMM_PACKED.why,
     rate=FLOAT32_RATE,
-    widths=lambda _: tuple(FLOAT32_RATE),
+    widths=lambda _: FLOAT32_WIDTHS,
+    between=((), (FEW_CHANNELS,)),
 )
 
 
 def _channels_last(ordinary: ConvVariant) -> ConvVariant:
     some = replace(ordinary, launcher=launch.CHANNELS_LAST, matrix=_pixels)
+    some = replace(some, between=((), ()))
     return replace(some, multi_image=None, pixel_reduction=None, reduces_over=None)
 
 
@@ -144,9 +151,9 @@ def _pooled(ordinary: ConvVariant) -> ConvVariant:
 
 # By whether it has 16 bits, the parts of a number, and whether channels lie last.
 CONVOLUTIONS = {
-    (False, 1, False): replace(CONV, between=((160, 224), (96, 160, 224)), pingpong=CONV_PINGPONG),
+    (False, 1, False): replace(CONV, between=BETWEEN, pingpong=CONV_PINGPONG),
     (False, 2, False): CONV_FLOAT32,
-    (True, 1, False): replace(CONV_HALF, between=((), (96, 160, 224))),
+    (True, 1, False): replace(CONV_HALF, between=((), BETWEEN[True])),
     (False, 1, True): _channels_last(CONV),
     (False, 2, True): _channels_last(CONV_FLOAT32),
     (True, 1, True): _channels_last(CONV_HALF),

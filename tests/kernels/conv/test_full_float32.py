@@ -26,7 +26,7 @@ from fusewright.kernels.conv import match
 from fusewright.kernels.conv.geometry import geometry
 from fusewright.kernels.conv.match import convolution
 from fusewright.kernels.conv.tile import ConvTile
-from fusewright.kernels.conv.variants import CONV_FLOAT32, FLOAT32_RATE, variant_of
+from fusewright.kernels.conv.variants import CONV_FLOAT32, FEW_CHANNELS, FLOAT32_WIDTHS, variant_of
 from fusewright.kernels.gemm import variants as gemm
 from fusewright.kernels.interface import StrategyContext, Tf32Probe
 from fusewright.kernels.registry import ANCHORS, default_strategy, kernel_text
@@ -82,7 +82,7 @@ def test_what_follows_joins_its_kernel(name: str) -> None:
     layout = nest(kernel, after)
     chosen = default_strategy(layout, StrategyContext(GPU, after))
     assert isinstance(chosen, ConvTile)
-    assert chosen.width in FLOAT32_RATE
+    assert chosen.width in (*FLOAT32_WIDTHS, FEW_CHANNELS)
     entry = cuda_source([kernel_text(layout, chosen)], GPU)
     g = geometry(n)
     last = f"{g.phases.stacked[2]}, 2" if g.phases else "2"
@@ -281,7 +281,11 @@ COMPILED = tuple(
 
 def test_every_tile_is_there() -> None:
     found = {(s.width, s.swapped, s.chunk, s.vector) for s in FULL if not s.together}
-    assert len(found) == len(FLOAT32_RATE) * 2 * len(subjects.CHUNKS) * 2
+    of_any = {some for some in found if some[0] in FLOAT32_WIDTHS}
+    assert len(of_any) == len(FLOAT32_WIDTHS) * 2 * len(subjects.CHUNKS) * 2
+    assert {some[:3] for some in found - of_any} == {
+        (FEW_CHANNELS, True, chunk) for chunk in subjects.CHUNKS
+    }
     assert {s.together for s in FULL} == {0, *subjects.TOGETHER}
 
 

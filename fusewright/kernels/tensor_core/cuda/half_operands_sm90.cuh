@@ -68,6 +68,7 @@ int map_ordered(tensor_map& map, const half_gemm_operand<T>& from, long batches,
 #define NAMES_64 \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define HALF_NAMES_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define HALF_NAMES_32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define HALF_NAMES_64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define HALF_NAMES_96 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
@@ -90,6 +91,7 @@ int map_ordered(tensor_map& map, const half_gemm_operand<T>& from, long batches,
       "wgmma.mma_async.sync.aligned.m64n" WIDTH "k16.f32." TYPE "." TYPE " {" NAMES "}, "                \
       "%" A ", %" B ", p, 1, 1, %" TRANSPOSE_A ", %" TRANSPOSE_B ";\n"                                             \
       "}" : __VA_ARGS__ : "l"(a), "l"(b), "r"(int(accumulate)), "n"(int(A_TRANSPOSED)), "n"(int(B_TRANSPOSED)))
+#define MULTIPLY_32(TYPE) MULTIPLY("32", TYPE, HALF_NAMES_0, "16", "17", "18", "19", "20", HALF_PLACES(d[0]))
 #define MULTIPLY_64(TYPE) MULTIPLY("64", TYPE, NAMES_0, "32", "33", "34", "35", "36", PLACES(d[0]))
 #define MULTIPLY_96(TYPE) \
   MULTIPLY("96", TYPE, NAMES_0 ", " HALF_NAMES_32, "48", "49", "50", "51", "52", PLACES(d[0]), HALF_PLACES(d[1]))
@@ -116,6 +118,7 @@ template <class T, int WIDTH> struct half_multiply;
     }                                                                                                          \
   };
 #define HALF_MULTIPLIES(T, TYPE)                                                       \
+  HALF_MULTIPLY(T, 32, TYPE)                                                           \
   HALF_MULTIPLY(T, 64, TYPE) HALF_MULTIPLY(T, 96, TYPE) HALF_MULTIPLY(T, 128, TYPE)    \
   HALF_MULTIPLY(T, 160, TYPE) HALF_MULTIPLY(T, 192, TYPE) HALF_MULTIPLY(T, 224, TYPE)  \
   HALF_MULTIPLY(T, 256, TYPE)
