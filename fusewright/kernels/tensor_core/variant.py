@@ -26,7 +26,7 @@ WIDTHS = tuple(TILE_RATE)
 # gemm-0011].
 MMA_SYNC_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
 # The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
-HALF_RATE = {32: 270, 64: 450, 96: 550, 128: 630, 160: 690, 192: 730, 224: 755, 256: 770}
+HALF_RATE = {32: 290, 64: 450, 96: 550, 128: 630, 160: 690, 192: 730, 224: 755, 256: 770}
 FULL_FLOAT32 = "ieee: full float32 from float16 terms"  # a numeric class
 
 
