@@ -5,7 +5,7 @@ python bench/modes.py [zoo/network_residual_stack.py ...] [--target cuda|cpu] [-
 
 One file is written for both modes. A round calls each side once, in random order, on inputs of the
 round; a call is timed with a device that waits for nothing before it. Numbers are medians of 51
-rounds, and quartiles of the ratios within a round. --large: ten networks at sizes at which they
+rounds, and quartiles of the ratios within a round. --large: eleven networks at sizes at which they
 take a GPU 0.2 to 5 ms, with up to 16 images or rows. --overhead: torch.compile's mode that reduces
 it is a side, too, and behind each time stands that of a GPU which the host is ahead of. --row: each
 side is called so often in a row, and the time is divided. --warm: only compile, so that several
@@ -53,6 +53,7 @@ LARGE: Mapping[str, Mapping[str, int]] = {
     "mixer_block": {"batch_size": 16, "length": 196, "width": 512},
     "vision_patches": {"batch_size": 16, "side": 224, "patch": 16, "width": 384},
     "super_resolution": {"batch_size": 2, "side": 128, "width": 64},
+    "conv_attention": {"batch_size": 16, "side": 128, "width": 128, "heads": 8},
 }
 Call = Callable[[], object]
 
