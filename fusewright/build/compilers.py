@@ -7,10 +7,12 @@ only needed to say where it keeps extensions.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from fusewright.errors import ToolMissing
 from fusewright.targets.target import Target
@@ -32,11 +34,22 @@ def nvcc() -> str | None:
     return shutil.which("nvcc")
 
 
+def cpp_extension() -> ModuleType:
+    """PyTorch's `torch.utils.cpp_extension`. Where there is a CUDA toolkit and no GPU, a CUDA build
+    of PyTorch logs so at the first import: a kernel for a CPU has no use for it."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        from torch.utils import cpp_extension as found
+    finally:
+        logging.disable(disabled)
+    return found
+
+
 def cache_folder() -> Path:
     """Where an emitted file keeps its compiled kernels."""
-    from torch.utils import cpp_extension
-
-    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension().get_default_build_root()
+    return Path(root)
 
 
 def require_tools(target: Target) -> None:

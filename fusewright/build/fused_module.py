@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fusewright.build.compilers import nvcc
+from fusewright.build.compilers import cpp_extension, nvcc
 from fusewright.emit.runtime import LIBRARY_FUNCTION
 from fusewright.emit.scope import EmitScope
 from fusewright.errors import BuildFailed, CaptureFailed
@@ -113,6 +113,7 @@ class Compiling:
         self._library: Path | None = None
         self._thread = threading.Thread(target=self._compile, args=[text], daemon=True)
         if text:
+            cpp_extension()  # the text imports it, too, which is then heard no more
             self._thread.start()
 
     def library(self) -> Path | None:

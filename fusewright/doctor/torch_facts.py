@@ -80,9 +80,8 @@ def _facts(told: Mapping[str, Any]) -> TorchFacts:
 def main() -> None:
     """In the process of its own: the facts as one line of JSON."""
     import torch
-    from torch.utils import cpp_extension
 
-    from fusewright.build.compilers import cache_folder
+    from fusewright.build.compilers import cache_folder, cpp_extension
 
     gpus, trouble = list[SeenGpu](), ""
     try:
@@ -92,7 +91,7 @@ def main() -> None:
     facts = TorchFacts(
         version=torch.__version__,
         cuda=torch.version.cuda or "",
-        cuda_home=cpp_extension.CUDA_HOME or "",
+        cuda_home=cpp_extension().CUDA_HOME or "",
         config=torch.__config__.show(),
         threads=torch.get_num_threads(),
         build_folder=str(cache_folder()),

@@ -103,12 +103,15 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "generator": ("return (v for v in [x])", "returns a value of type generator", WHERE),
     "unknown": ("raise ValueError('as it likes')", "ValueError: as it likes", "Keep"),
 }
+TAKEN_SINCE = {"combinations": "2.15"}  # version of PyTorch from which it is no reason any more
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_paragraph_names_cause_line_and_remedy(kind: str, tmp_path: Path) -> None:
     body, says, not_this = KINDS[kind]
+    if torch.__version__ >= TAKEN_SINCE.get(kind, "9"):
+        pytest.skip("this PyTorch turns it into a graph")
     path = tmp_path / "problem.py"
     path.write_text(HEAD.format(body=body))
     problem = load_problem(path)
