@@ -5,7 +5,7 @@ python bench/modes.py [zoo/network_residual_stack.py ...] [--target cuda|cpu] [-
 
 One file is written for both modes. A round calls each side once, in random order, on inputs of the
 round; a call is timed with a device that waits for nothing before it. Numbers are medians of 51
-rounds, and quartiles of the ratios within a round. --large: eleven networks at sizes at which they
+rounds, and quartiles of the ratios within a round. --large: eleven networks at sizes at which most
 take a GPU 0.2 to 5 ms, with up to 16 images or rows. --overhead: torch.compile's mode that reduces
 it is a side, too, and behind each time stands that of a GPU which the host is ahead of. --row: each
 side is called so often in a row, and the time is divided. --warm: only compile, so that several

@@ -25,7 +25,8 @@ WIDTHS = tuple(TILE_RATE)
 # The same with mma.sync, for as many elements of a tile [m: gemm-0008, gemm-0009, gemm-0010,
 # gemm-0011].
 MMA_SYNC_RATE = {64: 58, 128: 81, 192: 63, 256: 74}
-# The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory.
+# The same for 16 bits: a prediction, from the bytes that a tile moves through shared memory. That
+# of 32, which convolutions have, is measured beside that of 64 [m: conv-0070].
 HALF_RATE = {32: 290, 64: 450, 96: 550, 128: 630, 160: 690, 192: 730, 224: 755, 256: 770}
 FULL_FLOAT32 = "ieee: full float32 from float16 terms"  # a numeric class
 
