@@ -254,11 +254,13 @@ class LanguageRuntime:
     empty: str
 
 
+CXX_TOOL = 'cxx = os.environ.get("CXX", "c++").split() or ["C++ compiler (CXX is empty)"]'
 _CPP = LanguageRuntime(
     machine=f"""kinds = {json.dumps(PROCESSORS)}
     found = (kinds[k] for k in kinds if f"{CAPABILITY}{{k}}" in torch.__config__.show())
     """,
-    tools='for tool in ("ninja", os.environ.get("CXX", "c++").split()[0]):',
+    tools=f"""{CXX_TOOL}
+    for tool in ("ninja", cxx[0]):""",
     packages="a C++ compiler (such as g++) and ninja (pip install ninja)",
     sources="""\
         "cpp_sources": [_FUSEWRIGHT_DEVICE_LIBRARY, _FUSEWRIGHT_CPP, _FUSEWRIGHT_BINDINGS],
@@ -271,8 +273,9 @@ _CPP = LanguageRuntime(
 )
 _CUDA = LanguageRuntime(
     machine="",
-    tools="""nvcc = f"{cpp_extension.CUDA_HOME}/bin/nvcc" if cpp_extension.CUDA_HOME else "nvcc"
-    for tool in ("ninja", os.environ.get("CXX", "c++").split()[0], nvcc):""",
+    tools=f"""nvcc = f"{{cpp_extension.CUDA_HOME}}/bin/nvcc" if cpp_extension.CUDA_HOME else "nvcc"
+    {CXX_TOOL}
+    for tool in ("ninja", cxx[0], nvcc):""",
     packages="""the CUDA toolkit 12.1 or newer, a C++ compiler and "
                 "ninja (pip install ninja)""",
     sources="""        "cpp_sources": [""],

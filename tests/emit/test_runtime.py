@@ -209,6 +209,8 @@ def test_no_compiler(emitted: Emitted, tmp_path: Path, monkeypatch: pytest.Monke
         "ModelNew compiles its kernels when it first runs, but finds no no-such-compiler on the "
         "PATH. Install a C++ compiler (such as g++) and ninja (pip install ninja)."
     )
+    monkeypatch.setenv("CXX", "")
+    assert "finds no C++ compiler (CXX is empty) on the PATH" in refusal(emitted)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "finds no ninja on the PATH" in refusal(emitted)
 
