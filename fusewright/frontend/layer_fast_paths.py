@@ -4,8 +4,8 @@ In eval mode without gradients, nn.TransformerEncoderLayer and nn.MultiheadAtten
 PyTorch each. What it computes differs where a mask hides a whole row: NaN there, where the other
 path gives zeros, and on a GPU its GELU is the approximation by tanh (the epilogue of cuBLASLt in
 `_addmm_activation`). A trace, and any function mode, has them take the other path. So traces with a
-mask, and of layers with GELU for a GPU, take the fast one, which is a call of the library then;
-else both mean the same.
+mask take the fast one, which is a call of the library then, and those of layers with GELU for a GPU
+the other one with that GELU; else both mean the same.
 nn.TransformerEncoder packs its rows where a padding mask hides only ends of rows, and what was
 packed comes back as zeros where it was padded: a choice that a graph can make. It also asks whether
 a mask is the causal one. That is a hint for who computes attention, and the mask is given all the
@@ -18,11 +18,12 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 from torch.nn.modules import activation, transformer
 
 from fusewright.common.unobserved_layers import unwatched
@@ -36,8 +37,8 @@ MASKS = ("src_mask", "src_key_padding_mask", "attn_mask", "key_padding_mask")
 
 @contextmanager
 def masked_as_eager(device: str = "cpu") -> Iterator[None]:
-    """Within the block, traces of these layers take the fast path where eager does, and where it is
-    another function. device: "cpu" or "cuda", where what is traced will run."""
+    """Within the block, traces of these layers mean what eager computes, where it takes the fast
+    path, too. device: "cpu" or "cuda", where what is traced will run."""
     kinds = (nn.TransformerEncoderLayer, nn.MultiheadAttention, nn.TransformerEncoder)
     kept = [(kind, kind.forward) for kind in kinds]
     for kind, forward in kept[:2]:
@@ -63,17 +64,55 @@ def _fast(forward: Callable[..., Any], device: str) -> Callable[..., Any]:
         masked = any(given.get(name) is not None for name in MASKS)
         if not (masked or (device == "cuda" and _has_gelu(given["self"]))):
             return forward(*args, **kwargs)
-        kept = activation._is_make_fx_tracing
-        setattr(activation, "_is_make_fx_tracing", lambda: False)  # noqa: B010
         try:
-            with unwatched():
+            with _untraced(torch._transformer_encoder_layer_fwd if masked else _take):
                 made = forward(*args, **kwargs)
-        finally:
-            setattr(activation, "_is_make_fx_tracing", kept)  # noqa: B010
+        except _FastPathTaken:
+            with _gelu_by_tanh(given["self"]):
+                return forward(*args, **kwargs)
         # Without weights the call gives None for them, and the trace a tensor that nobody reads.
         return (made[0], None) if given.get("need_weights") is False else made
 
     return run
+
+
+class _FastPathTaken(Exception):
+    """A layer is about to take its fast path."""
+
+
+def _take(*_: object, **__: object) -> NoReturn:
+    raise _FastPathTaken
+
+
+@contextmanager
+def _untraced(fast: Callable[..., Any]) -> Iterator[None]:
+    """Within the block, layers take the path that they take where nothing is traced. fast: what the
+    fast path of an encoder layer calls."""
+    kept = activation._is_make_fx_tracing, torch._transformer_encoder_layer_fwd
+    setattr(activation, "_is_make_fx_tracing", lambda: False)  # noqa: B010
+    setattr(torch, "_transformer_encoder_layer_fwd", fast)  # noqa: B010
+    try:
+        with unwatched():
+            yield
+    finally:
+        setattr(activation, "_is_make_fx_tracing", kept[0])  # noqa: B010
+        setattr(torch, "_transformer_encoder_layer_fwd", kept[1])  # noqa: B010
+
+
+@contextmanager
+def _gelu_by_tanh(layer: Any) -> Iterator[None]:
+    """Within the block, an encoder layer has the GELU of its fast path on a GPU."""
+
+    def feed_forward(x: torch.Tensor) -> torch.Tensor:
+        inner = functional.gelu(layer.linear1(x), approximate="tanh")
+        made: torch.Tensor = layer.dropout2(layer.linear2(layer.dropout(inner)))
+        return made
+
+    layer.__dict__["_ff_block"] = feed_forward
+    try:
+        yield
+    finally:
+        del layer.__dict__["_ff_block"]
 
 
 def _has_gelu(layer: nn.Module) -> bool:

@@ -178,23 +178,31 @@ def test_who_looks_on_does_not_change_the_path(nested: bool) -> None:
     torch.testing.assert_close(wide.float(), expected, equal_nan=True)
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("module", [False, True], ids=["function", "module"])
 @pytest.mark.parametrize(
-    ("options", "device", "training", "whole"),
+    ("activation", "device", "training", "tanh"),
     [
-        ({"activation": "gelu"}, "cuda", False, True),
-        ({"activation": "gelu"}, "cuda", True, False),
-        ({"activation": "gelu"}, "cpu", False, False),
-        ({"activation": "relu"}, "cuda", False, False),
+        ("gelu", "cuda", False, True),
+        ("gelu", "cuda", True, False),
+        ("gelu", "cpu", False, False),
+        ("relu", "cuda", False, False),
     ],
 )
 def test_gelu_of_the_fast_path_on_a_gpu_is_another_function(
-    options: dict[str, object], device: str, training: bool, whole: bool
+    activation: str, device: str, training: bool, tanh: bool, module: bool, norm_first: bool
 ) -> None:
-    """It is the approximation by tanh there, so eager's own call computes the layer."""
-    model = layer(dropout=0.0, **options).train(training)
-    made = capture(model, [X], device)
+    """It is the approximation by tanh there, of which the layer's other path is made, too."""
+    word = {"gelu": nn.GELU(), "relu": nn.ReLU()}[activation] if module else activation
+    model = layer(dropout=0.0, activation=word, norm_first=norm_first).train(training)
+    made = capture(model, [X * 3], device)
     calls = [n.short_name for n in toposort(made.graph.roots) if n.op == "library"]
-    assert ("_transformer_encoder_layer_fwd" in calls) is whole
+    assert "_transformer_encoder_layer_fwd" not in calls
+    (found,) = interpret(made.graph, [X * 3], state_of(made, model))
+    assert "_ff_block" not in model.__dict__
+    by = {"gelu": nn.GELU("tanh" if tanh else "none"), "relu": nn.ReLU()}[activation]
+    model.activation = by  # as a parameter needs a gradient, eager takes the other path
+    torch.testing.assert_close(found, model(X * 3))
 
 
 def test_a_layer_by_itself_is_masked_as_eager() -> None:
