@@ -31,6 +31,7 @@ from fusewright.emit.runtime_snippets import Snippet
 from fusewright.emit.scope import Containers, EmitScope, reached
 from fusewright.errors import CaptureFailed
 from fusewright.frontend.capture import Captured
+from fusewright.frontend.layer_fast_paths import WITH_FAST_PATH
 from fusewright.fusion.planner import Plan
 from fusewright.fusion.replay import is_replayed
 from fusewright.ir.graph import BatchSize, FreeSize, Graph, Node, numel, toposort
@@ -155,6 +156,7 @@ class _Guard:
             *self.model.values(),
             *(values := [*self._values()]),
             *self._default_dtype(),
+            *self._fast_paths(),
             *(gradients := [*self._gradients()]),
             *self._no_shared_memory(),
             *self._precision(),
@@ -321,6 +323,15 @@ class _Guard:
             default = torch.get_default_dtype()
             text = f"torch.get_default_dtype() is {default}"
             yield GuardCondition(text, f"PyTorch's default dtype is not {default}")
+
+    def _fast_paths(self) -> Iterator[GuardCondition]:
+        """Layers of PyTorch that have one take it or not as they did: they are other functions."""
+        if any(isinstance(module, WITH_FAST_PATH) for module in self.module.modules()):
+            enabled = torch.backends.mha.get_fastpath_enabled()
+            asked = "torch.backends.mha.get_fastpath_enabled()"
+            told = 'hasattr(torch.backends, "mha")'  # PyTorch 2.0 cannot be told otherwise
+            text = f"(not {told} or {asked})" if enabled else f"({told} and not {asked})"
+            yield GuardCondition(text, f"PyTorch's fast paths are {'off' if enabled else 'on'}")
 
     def _precision(self) -> Iterator[GuardCondition]:
         """Of float32, kernels are as precise as eager: in full, or, convolutions, with TF32."""

@@ -185,6 +185,7 @@ class _FusewrightGraph:
             self.alike = _fusewright_test_of(*given)
         plain = *_FUSEWRIGHT_LOOKING_ON, torch.is_grad_enabled, torch.get_default_dtype
         plain += torch._C._cuda_getDevice, torch._C._cuda_isCurrentStreamCapturing
+        plain += (torch.backends.mha.get_fastpath_enabled,)
         asked = [*_FUSEWRIGHT_CHOICES, *((ask, ()) for ask in plain)]
         asked.append((torch._C._cuda_getCurrentRawStream, (device,)))
         places = [tensor.data_ptr() for tensor in state]

@@ -32,6 +32,7 @@ from fusewright.frontend.unknown_sizes import fake_rules
 
 LAYER = torch.ops.aten._transformer_encoder_layer_fwd.default
 ATTENTION = torch.ops.aten._native_multi_head_attention.default
+WITH_FAST_PATH = (nn.TransformerEncoderLayer, nn.MultiheadAttention, nn.TransformerEncoder)
 MASKS = ("src_mask", "src_key_padding_mask", "attn_mask", "key_padding_mask")
 
 
@@ -39,8 +40,7 @@ MASKS = ("src_mask", "src_key_padding_mask", "attn_mask", "key_padding_mask")
 def masked_as_eager(device: str = "cpu") -> Iterator[None]:
     """Within the block, traces of these layers mean what eager computes, where it takes the fast
     path, too. device: "cpu" or "cuda", where what is traced will run."""
-    kinds = (nn.TransformerEncoderLayer, nn.MultiheadAttention, nn.TransformerEncoder)
-    kept = [(kind, kind.forward) for kind in kinds]
+    kept = [(kind, kind.forward) for kind in WITH_FAST_PATH]
     for kind, forward in kept[:2]:
         setattr(kind, "forward", _fast(forward, device))  # noqa: B010
     setattr(nn.TransformerEncoder, "forward", _unpacked(nn.TransformerEncoder.forward))  # noqa: B010

@@ -712,3 +712,42 @@ def get_init_inputs():
     assert 'edge is not one element of torch.float32"' in text
     assert '_fusewright_tensor_matches("factor", factor, (), torch.float32, device)' in text
     assert "not edge.requires_grad" in text
+
+
+FAST_PATH = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def get_inputs():
+    return [torch.randn(3, 5, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.compiler
+@torch.no_grad()
+def test_a_fast_path_that_is_off(tmp_path: Path) -> None:
+    """PyTorch's layers compute another function without it, as where a mask hides a whole row."""
+    loaded = emit_text(FAST_PATH, tmp_path).load()
+    model, x = loaded.ModelNew(), torch.randn(3, 5, 8)
+    model(x)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with pytest.warns(UserWarning, match="PyTorch's fast paths are off"):
+            model(x)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    said = model.fusewright_status()
+    assert (said["kernels"], said["reference_forward"]) == (1, 1)

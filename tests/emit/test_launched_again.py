@@ -335,6 +335,7 @@ WITHIN: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "deterministic algorithms": lambda: put_flag(torch.backends.cudnn, "deterministic", True),
     "cuDNN that tries routines": lambda: put_flag(torch.backends.cudnn, "benchmark", True),
     "another attention": lambda: put_attention(),
+    "no fast path": lambda: put(torch.backends.mha, "fastpath_enabled", False),
     "a mode for functions": Function,
     "a mode for operators": Dispatch,
     "derivatives forward": torch.autograd.forward_ad.dual_level,
