@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -106,6 +108,59 @@ def test_kernels_write_into_the_joined_tensor(
         given = inputs_of(name, batch)
         assert ready(ours, given)
         assert disagreements(ours, case.model, given) == []
+
+
+EACH = (
+    "F.layer_norm({0}, (24,))", "{0}.relu()", "{0} * 2", "torch.tanh({0}).exp()", "{0}.softmax(-1)",
+)  # fmt: skip
+LAST = (
+    "{0}",
+    "{0}.tanh()",
+    "{0}.flip(1)",
+    "{0}.amax(1)",
+    "{0}.sum(1)",
+    "F.linear({0}, self.weight)",
+)
+
+
+def drawn(seed: int) -> str:
+    """A model whose cats begin with cats, or end with them, and which reads some on the way."""
+    rng, lines, joined = random.Random(seed), list[str](), ["x"]
+    for k in range(rng.randint(2, 4)):
+        before = joined[-1]
+        lines.append(f"p{k} = {rng.choice(EACH).format(rng.choice('xy'))}")
+        if rng.random() < 0.4:
+            lines.append(f"p{k} = p{k} + {before}.amax(1, True)")
+        if rng.random() < 0.3:
+            lines.append(f"p{k} = p{k} * {before}[:, :8]")
+        pieces = (before, f"p{k}") if rng.random() < 0.8 else (f"p{k}", before)
+        lines.append(f"c{k} = torch.cat([{', '.join(pieces)}], 1)")
+        joined.append(f"c{k}")
+    wanted = [joined[-1], *(name for name in joined[1:-1] if rng.random() < 0.3)]
+    returned = ", ".join(rng.choice(LAST).format(name) for name in wanted)
+    body = "\n        ".join([*lines, f"return {returned}"])
+    return MODEL.format(weight=(5, 24), columns=24, result="0").replace("return 0", body)
+
+
+@pytest.mark.compiler
+@pytest.mark.slow
+@torch.no_grad()
+def test_drawn_cats_that_begin_with_cats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concat_in_place, "LANGUAGES", ("cpp",))
+    cases = []
+    for seed in range(12):
+        path = tmp_path / f"drawn_{seed}.py"
+        path.write_text(drawn(seed), encoding="utf-8")
+        cases.append(prepare(path))
+    assert sum(bool(inside(case.made)) for case in cases) > 6
+    for case, module in zip(cases, build(cases, tmp_path), strict=True):
+        ours = module.ModelNew()
+        ours.load_state_dict(case.model.state_dict())
+        for batch in (2, 6, 7):
+            x, y = torch.randn(2, batch, 8, 24)
+            x[1, 1, :4] = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0])
+            assert ready(ours, [x, y])
+            assert disagreements(ours, case.model, [x, y]) == []
 
 
 class Branches(nn.Module):
