@@ -52,25 +52,30 @@ def joint(graph: Graph, target: Target) -> Graph:
     while target.language in LANGUAGES:
         maps = SinkableMaps(graph, PRICES[target.language])
         found = [j for n in maps.nodes if (j := _joined(n))]
-        family = _growing(_opened(found, maps), maps)
-        family = family or [j for j in found if _worth(j, maps)][:1]
+        family = _growing(_opened(found, maps, read=True), maps)
+        alone = _opened(found, maps, read=False)
+        family = family or [j for j in alone if _worth(j, maps)][:1]
         if not family:
             break
         graph = _written(graph, family, maps)
     return graph
 
 
-def _opened(found: Sequence[Concat], maps: SinkableMaps) -> list[Concat]:
+def _opened(found: Sequence[Concat], maps: SinkableMaps, *, read: bool) -> list[Concat]:
     """The same, arguments first: a cat that begins with one that only kernels read begins with
-    that one's pieces."""
+    that one's pieces, and one that nobody else reads is none any more. read: also where somebody
+    else does."""
     opened: dict[int, Concat] = {}
+    gone = set[int]()
     for j in found:
         first = opened.get(id(j.pieces[0]))
-        if first and first.dim == j.dim and j.starts[0] == 0 and maps.inner(first.whole):
+        joins = first and first.dim == j.dim and j.starts[0] == 0 and maps.inner(first.whole)
+        if first and joins and (read or not _read(first.whole, maps)):
+            gone |= set() if _read(first.whole, maps) else {id(first.whole)}
             pieces, starts = first.pieces + j.pieces[1:], first.starts + j.starts[1:]
             j = Concat(j.whole, j.dim, pieces, starts)
         opened[id(j.whole)] = j
-    return list(opened.values())
+    return [j for j in opened.values() if id(j.whole) not in gone]
 
 
 def _growing(found: Sequence[Concat], maps: SinkableMaps) -> list[Concat]:
@@ -78,11 +83,18 @@ def _growing(found: Sequence[Concat], maps: SinkableMaps) -> list[Concat]:
     for whole in sorted(found, key=lambda j: -len(j.pieces)):
         others = [j for j in found if j.dim == whole.dim and j is not whole]
         begun = [j for j in others if j.pieces == whole.pieces[: len(j.pieces)]]
-        inner = [j for j in begun if maps.inner(j.whole)]
-        copied = sum(not _writes(whole, p, maps) for p in whole.pieces)
-        if inner and copied <= 1:
+        inner = [j for j in begun if maps.inner(j.whole) and _read(j.whole, maps)]
+        stored = [p for p in whole.pieces if _writes(whole, p, maps)]
+        few = len(whole.pieces) - len(stored) <= 1
+        if inner and few and any(_alone(p, maps) for p in stored):
             return [whole, *inner]
     return []
+
+
+def _read(whole: Node, maps: SinkableMaps) -> bool:
+    """Whether somebody reads a cat who is no other cat."""
+    readers = maps.readers.get(id(whole), [])
+    return any(r.op != "pad" or not spec_of(r, ViewFill).unobserved for r in readers)
 
 
 def _joined(n: Node) -> Concat | None:

@@ -279,7 +279,8 @@ def overloads(name: str) -> list[str]:
         plain = not any(
             a.is_out or (a.alias_info and a.alias_info.is_write) for a in schema.arguments
         )
-        named = any("Dimname" in k or k == "str" for k in kinds) or "names" in overload
+        named = any("Dimname" in k or k in ("str", "List[str]") for k in kinds)
+        named = named or "names" in overload
         if plain and not named and any("Tensor" in k for k in kinds):
             found.append(overload)
     return found
