@@ -260,6 +260,7 @@ ON_CPU: Mapping[str, Rule] = {
             *("aten._native_batch_norm_legit.default", "aten.native_batch_norm.default"),
             *("aten._native_batch_norm_legit_functional.default", "aten.channel_shuffle.default"),
             *("aten.max_unpool2d.default", "aten.pixel_unshuffle.default"),
+            *("aten.group_norm.default", "aten.native_group_norm.default"),  # PyTorch 2.14
             *(f"aten.{kind}_pad{n}d.default" for kind in PADS for n in (2, 3)),
         ),
         _in_format,

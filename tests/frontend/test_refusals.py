@@ -103,7 +103,7 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "generator": ("return (v for v in [x])", "returns a value of type generator", WHERE),
     "unknown": ("raise ValueError('as it likes')", "ValueError: as it likes", "Keep"),
 }
-TAKEN_SINCE = {"combinations": "2.15"}  # version of PyTorch from which it is no reason any more
+TAKEN_SINCE = {"combinations": "2.14"}  # version of PyTorch from which it is no reason any more
 
 
 @pytest.mark.slow
