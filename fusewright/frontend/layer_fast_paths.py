@@ -101,18 +101,22 @@ def _untraced(fast: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def _gelu_by_tanh(layer: Any) -> Iterator[None]:
-    """Within the block, an encoder layer has the GELU of its fast path on a GPU."""
+    """Within the block, an encoder layer has the GELU of its fast path on a GPU. Like that path, it
+    asks no method of a class of the user's."""
 
     def feed_forward(x: torch.Tensor) -> torch.Tensor:
         inner = functional.gelu(layer.linear1(x), approximate="tanh")
         made: torch.Tensor = layer.dropout2(layer.linear2(layer.dropout(inner)))
         return made
 
-    layer.__dict__["_ff_block"] = feed_forward
+    attention = functools.partial(nn.TransformerEncoderLayer._sa_block, layer)
+    blocks = {"_ff_block": feed_forward, "_sa_block": attention}
+    layer.__dict__.update(blocks)
     try:
         yield
     finally:
-        del layer.__dict__["_ff_block"]
+        for name in blocks:
+            del layer.__dict__[name]
 
 
 def _has_gelu(layer: nn.Module) -> bool:

@@ -199,10 +199,24 @@ def test_gelu_of_the_fast_path_on_a_gpu_is_another_function(
     calls = [n.short_name for n in toposort(made.graph.roots) if n.op == "library"]
     assert "_transformer_encoder_layer_fwd" not in calls
     (found,) = interpret(made.graph, [X * 3], state_of(made, model))
-    assert "_ff_block" not in model.__dict__
+    assert {"_ff_block", "_sa_block"}.isdisjoint(model.__dict__)
     by = {"gelu": nn.GELU("tanh" if tanh else "none"), "relu": nn.ReLU()}[activation]
     model.activation = by  # as a parameter needs a gradient, eager takes the other path
     torch.testing.assert_close(found, model(X * 3))
+
+
+class Blind(nn.TransformerEncoderLayer):
+    def _sa_block(self, x: Tensor, *_: object, **__: object) -> Tensor:  # type: ignore[override]
+        return torch.zeros_like(x)
+
+
+def test_a_fast_path_asks_no_method_of_a_class_of_the_users() -> None:
+    model = Blind(8, 2, 16, dropout=0.0, activation="gelu", batch_first=True).eval()
+    plain = layer(dropout=0.0, activation=nn.GELU("tanh")).eval()
+    plain.load_state_dict(model.state_dict())
+    made = capture(model, [X], "cuda")
+    (found,) = interpret(made.graph, [X], state_of(made, model))
+    torch.testing.assert_close(found, plain(X))
 
 
 def test_a_layer_by_itself_is_masked_as_eager() -> None:

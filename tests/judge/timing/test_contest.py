@@ -79,17 +79,16 @@ def candidates(folder: Path, *names: str) -> dict[str, Path]:
 
 def test_all_are_timed_together_and_the_wrong_ones_lost(tmp_path: Path) -> None:
     every = candidates(tmp_path, "slow", "wrong", "honest", "raises")
-    found = contest(request(tmp_path), every)
-    while found.unclear:  # on a busy machine
+    for _ in range(4):  # on a busy machine, a round or two may say anything
         found = contest(request(tmp_path), every)
-    assert {*found.timings} == {"honest", "slow"}, found.lost
-    first, second = found.timings
-    assert found.over_best[first]["claim"] == FASTEST
-    ratio = found.over_best[second]
+        claims = [ratio["claim"] for ratio in found.over_best.values()]
+        if not found.unclear and UNSURE not in claims:
+            break
+    assert [*found.timings] == ["honest", "slow"], found.lost
+    assert found.over_best["honest"]["claim"] == FASTEST
+    ratio = found.over_best["slow"]
     assert ratio["claim"] != FASTEST
-    if ratio["claim"] != UNSURE:  # a machine may be too busy for more than a round
-        assert (first, second) == ("honest", "slow")
-        assert float(str(ratio["median"])) < 1.0
+    assert float(str(ratio["median"])) < 1.0
     pairs = {timing.ratios["eager"]["pairs"] for timing in found.timings.values()}
     assert len(pairs) == 1, "the same rounds"
     assert {*found.lost} == {"wrong", "raises"}
